@@ -1,0 +1,132 @@
+"""The table of a check's results, in HTML (notebooks, feedback pages) and in plain text (everything else)."""
+
+from html import escape
+
+from autograder.checks.core import growth
+
+_SIGN = {True: "✓ pass", False: "✗ fail", None: "… waits"}
+# Hues of the course's look (exact, danger, absent) that keep 4.5:1 as text on white and on JupyterLab's dark ground
+# only as a pair; so the words keep the page's own colour, and the hue is a bar beside them.
+_HUE = {True: "#1B9A4B", False: "#D9433A", None: "#868C96"}
+
+
+def number(value):
+    """`value` in at most nine characters: 0, 1.2e-13, -inf, NaN, 0.3125."""
+    if value is None:
+        return ""
+    if value != value:
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "inf" if value > 0 else "-inf"
+    if value == 0 or 1e-3 <= abs(value) < 1e5:
+        return f"{value:.6g}"
+    return f"{value:.2e}"
+
+
+def _bytes(value):
+    return "" if value is None else f"{value / 2**20:.1f} MiB"
+
+
+def _columns(results):
+    """Head and rows: memory cases show peak and limit where others show error and tolerance."""
+    memory = any(r.limit_bytes is not None for r in results)
+    head = ("case", "peak", "limit") if memory else ("case", "largest error", "tolerance")
+    rows = []
+    for r in results:
+        pair = (_bytes(r.peak_bytes), _bytes(r.limit_bytes)) if memory else (number(r.error), number(r.tolerance))
+        rows.append((r.passed, (r.name, *pair)))
+    return head, rows
+
+
+def _failure(result):
+    """What a student needs about one failing case: label and value, in reading order."""
+    lines = [("what", result.message)]
+    if result.index is not None:
+        place = f"{result.output}{list(result.index)}" if result.index else result.output
+        lines += [
+            ("first wrong", place),
+            ("expected", number(result.expected)),
+            ("got", number(result.got)),
+        ]
+    if result.hint:
+        lines.append(("hint", result.hint))
+    return lines
+
+
+def summary(results):
+    """One line: "4 of 5 cases pass" and, for a memory check, how the peak grows."""
+    passed = sum(r.passed is True for r in results)
+    waiting = sum(r.passed is None for r in results)
+    text = f"{passed} of {len(results)} cases pass"
+    if waiting:
+        text += f", {waiting} wait"
+    return " ".join(filter(None, [text + ".", growth(results)]))
+
+
+def as_text(title, results, note=""):
+    """The table as plain text."""
+    head, rows = _columns(results)
+    head = ("", *head)
+    cells = [head] + [(_SIGN[passed], *values) for passed, values in rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    lines = [title]
+    for row in cells if results else []:
+        padded = [row[i].ljust(w) if i < 2 else row[i].rjust(w) for i, w in enumerate(widths)]
+        lines.append("  " + "  ".join(padded).rstrip())
+    first = next((r for r in results if r.passed is False), None)
+    if first is not None:
+        lines.append(f"  First failing case: {first.name}")
+        lines += [f"    {label}: {value}" for label, value in _failure(first)]
+    lines.append("  " + " ".join(filter(None, [summary(results) if results else "", note])))
+    return "\n".join(lines)
+
+
+def as_html(title, results, note=""):
+    """The table as an HTML fragment with inline styles: no script, no class, and no colour that a dark theme can't bear."""
+    head, rows = _columns(results)
+    cell = "padding:2px 12px 2px 8px;text-align:{};font-variant-numeric:tabular-nums;background:none"
+    align = ("left", "left", "right", "right")
+    out = [
+        '<div style="margin:4px 0;max-width:52em">',
+        f"<div><b>{escape(title)}</b></div>",
+    ]
+    if results:
+        out.append('<table style="border-collapse:collapse;margin:4px 0;background:none">')
+        cells = "".join(
+            f'<th scope="col" style="{cell.format(align[i])};font-weight:600">{escape(h)}</th>'
+            for i, h in enumerate(("result", *head))
+        )
+        out.append(f"<thead><tr>{cells}</tr></thead><tbody>")
+        for passed, values in rows:
+            bar = f"border-left:4px solid {_HUE[passed]}"
+            tds = "".join(
+                f'<td style="{cell.format(align[i])};{bar if i == 0 else ""}">{escape(v)}</td>'
+                for i, v in enumerate((_SIGN[passed], *values))
+            )
+            out.append(f'<tr style="background:none">{tds}</tr>')
+        out.append("</tbody></table>")
+    opened = False
+    for r in results:
+        if r.passed is not False:
+            continue
+        body = "".join(
+            f'<tr style="background:none"><th scope="row" style="{cell.format("left")};font-weight:600;'
+            f'vertical-align:top">{escape(label)}</th>'
+            f'<td style="{cell.format("left")};white-space:normal">{escape(str(value))}</td></tr>'
+            for label, value in _failure(r)
+        )
+        trace = ""
+        if r.detail:
+            trace = (
+                '<details><summary>the error in full</summary><pre style="white-space:pre-wrap">'
+                f"{escape(r.detail)}</pre></details>"
+            )
+        out.append(
+            f'<details{"" if opened else " open"} style="border-left:4px solid {_HUE[False]};padding-left:8px;'
+            f'margin:4px 0"><summary>{escape(r.name)}</summary>'
+            f'<table style="border-collapse:collapse;background:none"><tbody>{body}</tbody></table>{trace}</details>'
+        )
+        opened = True
+    line = " ".join(filter(None, [summary(results) if results else "", note]))
+    out.append(f"<div>{escape(line)}</div></div>")
+    return "".join(out)

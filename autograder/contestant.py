@@ -1,0 +1,352 @@
+"""The untrusted side: call one function, or launch one kernel, on inputs that came from outside.
+
+The sandbox binds this one file as the module `autograder`, so a notebook's `from autograder import check` finds it
+and nothing else of the course. It knows no expected value, no seed and no tolerance: it receives inputs and gives back
+raw arrays. A student who rewrites all of it can still only change which arrays come out.
+
+Three users share `perform`:
+
+- the student's own `check` (in process, on the public cases);
+- the notebook's kernel in the grading sandbox: a hidden cell runs `_answer(folder)` after each graded cell;
+- the kernel driver: `python contestant.py drive FOLDER`, a clean process that has only the `@triton.jit` functions of the
+  submission, so that no host code of the student runs where a kernel is graded.
+
+`_answer` forks. The call happens in the child, so that whatever it does (exit, segfault, loop, keep the inputs) costs
+the notebook's own process nothing. Only when that process has used CUDA, which a fork can't inherit, does the call happen in it.
+"""
+
+import json
+import math
+import os
+import sys
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+_registry = {}
+_BEHIND = 1 << 16  # elements behind each output of a kernel; no tile of the course is larger
+
+
+def check(name, *objects):
+    """Note what the notebook hands in for check `name`. In the grading sandbox the judging happens elsewhere."""
+    _registry[name] = objects
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What is asked, and what comes back
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A torch tensor that is to be made from `array` (NumPy has no bfloat16, hence the separate dtype)."""
+
+    array: np.ndarray
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a Triton kernel, as data.
+
+    `outputs` maps a name to (shape, dtype); each is allocated by `perform`, filled with NaN, and given back. `arguments`
+    are the kernel's positional arguments: a `Tensor`, an `int`, a `float`, or `"@name"` for an output.
+    `constants` are its `tl.constexpr` parameters and launch options such as `num_warps`.
+    """
+
+    grid: tuple
+    arguments: tuple
+    outputs: dict
+    constants: dict = field(default_factory=dict)
+
+
+@dataclass
+class Answer:
+    """What a call gave: `arrays` (one for each value returned) or the reason why there are none."""
+
+    arrays: list | None = None
+    problem: str | None = None  # one line for the student
+    detail: str = ""  # a traceback, capped
+    changed: list = field(default_factory=list)  # names of inputs that the call wrote to
+    seconds: float = 0.0
+
+
+def perform(target, call, keep_inputs=True, ready=lambda: None, done=lambda: None):
+    """Call `target` as `call` says and return an `Answer`.
+
+    Args:
+        target: a function, or for a `Launch` a `@triton.jit` kernel.
+        call: a tuple of positional arguments (arrays, tensors, numbers and tuples of them), or a `Launch`.
+        keep_inputs: also report which NumPy inputs the call wrote to.
+        ready, done: called just before and just after the call itself (the judge measures memory between them).
+    """
+    before = after = time.perf_counter()
+    changed = []
+    try:
+        if isinstance(call, Launch):
+            import torch
+
+            device = _device()
+            outputs, behind = {}, {}
+            for name, (shape, dtype) in call.outputs.items():
+                # Memory behind the output, so that a store without a mask is seen there and harms nothing else.
+                size = math.prod(shape)
+                whole = torch.full((size + _BEHIND,), float("nan"), dtype=getattr(torch, dtype), device=device)
+                outputs[name], behind[name] = whole[:size].view(shape), whole[size:]
+            arguments = [
+                outputs[a[1:]] if isinstance(a, str) else _materialise(a, device) for a in call.arguments
+            ]
+            ready()
+            before = time.perf_counter()
+            target[call.grid](*arguments, **call.constants)
+            if device == "cuda":
+                torch.cuda.synchronize()
+            after = time.perf_counter()
+            done()
+            for name, rest in behind.items():
+                if not rest.isnan().all():
+                    problem = f"the kernel wrote past the end of {name}: the store needs a mask"
+                    return Answer(problem=problem, seconds=after - before)
+            arrays = [_array(tensor, name) for name, tensor in outputs.items()]
+        else:
+            arguments = _materialise(call, _device() if _has_tensor(call) else None)
+            originals = _copies(arguments) if keep_inputs else []
+            ready()
+            before = time.perf_counter()
+            result = target(*arguments)
+            if _has_tensor(call):
+                _synchronise()
+            after = time.perf_counter()
+            done()
+            if keep_inputs:
+                changed = [name for name, array, copy in originals if array.tobytes() != copy.tobytes()]
+            values = result if isinstance(result, tuple) else (result,)
+            arrays = [_array(v, f"value {i + 1}" if len(values) > 1 else "it") for i, v in enumerate(values)]
+    except _NotAnArray as error:
+        return Answer(problem=str(error), changed=changed, seconds=after - before)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and "_answering" not in globals():
+            raise  # in the student's own notebook, the stop button must stop
+        text = "".join(traceback.format_exception(error, limit=-6))
+        return Answer(problem=f"{type(error).__name__}: {_short(error)}", detail=text[-4000:])
+    return Answer(arrays, changed=changed, seconds=after - before)
+
+
+class _NotAnArray(Exception):
+    pass
+
+
+def _short(error, limit=300):
+    try:
+        text = " ".join(str(error).split())
+    except Exception:
+        text = "(its message could not be printed)"
+    return text if len(text) <= limit else text[:limit] + "..."
+
+
+def _device():
+    import torch
+
+    return "cuda" if torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1" else "cpu"
+
+
+def _synchronise():
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def _has_tensor(value):
+    if isinstance(value, (tuple, list)):
+        return any(_has_tensor(v) for v in value)
+    return isinstance(value, Tensor)
+
+
+def _materialise(value, device):
+    if isinstance(value, (tuple, list)):
+        return tuple(_materialise(v, device) for v in value)
+    if isinstance(value, Tensor):
+        import torch
+
+        return torch.from_numpy(np.ascontiguousarray(value.array)).to(device, getattr(torch, value.dtype))
+    if isinstance(value, np.ndarray):
+        return value.copy()  # the caller's own array stays as it was, whatever the call does
+    return value
+
+
+def _copies(arguments, name="argument"):
+    found = []
+    for i, value in enumerate(arguments):
+        label = f"{name} {i + 1}"
+        if isinstance(value, tuple):
+            found += _copies(value, f"{label}, part")
+        elif isinstance(value, np.ndarray):
+            found.append((label, value, value.copy()))
+    return found
+
+
+def _array(value, name):
+    """`value` as a plain NumPy array of numbers; 16-bit floats as float32, since NumPy has no bfloat16."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        value = value.detach()
+        if value.dtype in (torch.float16, torch.bfloat16):
+            value = value.float()
+        value = value.cpu().numpy()
+    if isinstance(value, (bool, int, float, np.generic)):
+        value = np.asarray(value)
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiub":
+        kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__[:60]
+        hint = " (is a `return` missing?)" if value is None else ""
+        raise _NotAnArray(f"{name} should be an array or a number, but is {kind}{hint}")
+    return np.array(value, subok=False)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The same, through files: no pickle, so that reading an answer can't run anything
+
+
+def write_request(folder, name, call, measure=False):
+    """Write `call` to `folder` (trusted side). `name`: the check whose registered object is to be called."""
+    folder = Path(folder)
+    folder.mkdir(parents=True)
+    arrays = {}
+
+    def encode(value):
+        if isinstance(value, np.ndarray):
+            arrays[f"a{len(arrays)}"] = value
+            return {"array": f"a{len(arrays) - 1}"}
+        if isinstance(value, Tensor):
+            return {"tensor": encode(value.array), "dtype": value.dtype}
+        if isinstance(value, (tuple, list)):
+            return {"tuple": [encode(v) for v in value]}
+        if isinstance(value, np.generic):
+            value = value.item()
+        return {"value": value}
+
+    if isinstance(call, Launch):
+        body = {
+            "grid": list(call.grid),
+            "arguments": encode(call.arguments),
+            "outputs": {k: [list(shape), dtype] for k, (shape, dtype) in call.outputs.items()},
+            "constants": call.constants,
+        }
+    else:
+        body = {"call": encode(call)}
+    for key, array in arrays.items():
+        np.save(folder / f"{key}.npy", array, allow_pickle=False)
+    body |= {"name": name, "measure": measure}
+    (folder / "request.json").write_text(json.dumps(body))
+
+
+def _read_request(folder):
+    body = json.loads((folder / "request.json").read_text())
+
+    def decode(node):
+        if "array" in node:
+            return np.load(folder / f"{node['array']}.npy", allow_pickle=False)
+        if "tensor" in node:
+            return Tensor(decode(node["tensor"]), node["dtype"])
+        if "tuple" in node:
+            return tuple(decode(v) for v in node["tuple"])
+        return node["value"]
+
+    if "grid" in body:
+        outputs = {k: (tuple(shape), dtype) for k, (shape, dtype) in body["outputs"].items()}
+        call = Launch(tuple(body["grid"]), decode(body["arguments"]), outputs, body["constants"])
+    else:
+        call = decode(body["call"])
+    return body["name"], call, body["measure"]
+
+
+def _write_answer(folder, answer):
+    for i, array in enumerate(answer.arrays or []):
+        np.save(folder / f"out{i}.npy", array, allow_pickle=False)
+    body = {
+        "arrays": None if answer.arrays is None else len(answer.arrays),
+        "problem": answer.problem,
+        "detail": answer.detail,
+        "changed": answer.changed,
+        "seconds": answer.seconds,
+    }
+    partial = folder / "answer.part"
+    partial.write_text(json.dumps(body))
+    partial.rename(folder / "answer.json")  # the judge sees a whole answer or none
+
+
+def _handshake(folder, word, reply):
+    """Tell the judge `word`, and wait until it has taken its measurement (`reply`)."""
+
+    def wait():
+        (folder / word).touch()
+        deadline = time.monotonic() + 30
+        while not (folder / reply).exists() and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    return wait
+
+
+def _respond(folder, find):
+    globals()["_answering"] = True
+    name, call, measure = _read_request(folder)
+    try:
+        target = find(name)
+    except BaseException as error:
+        answer = Answer(problem=f"{type(error).__name__}: {_short(error)}")
+    else:
+        hooks = (_handshake(folder, "ready", "go"), _handshake(folder, "done", "measured")) if measure else ()
+        answer = perform(target, call, not measure, *hooks)
+    _write_answer(folder, answer)
+
+
+def _answer(folder, find=None):
+    """Answer the request in `folder`. Runs in the student's kernel, or in the driver."""
+    folder = Path(folder)
+    find = find or (lambda name: _registry[name][0])
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        _respond(folder, find)
+        return (folder / "ended").write_text("0")
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            # What the call prints is nobody's: it could carry the judge's inputs out into the notebook.
+            null = os.open(os.devnull, os.O_RDWR)
+            for fd in (0, 1, 2):
+                os.dup2(null, fd)
+            sys.stdout = sys.stderr = open(os.devnull, "w")
+            _respond(folder, find)
+        finally:
+            os._exit(0)
+    (folder / "ended").write_text(str(os.waitpid(pid, 0)[1]))
+
+
+def _drive(folder):
+    """The kernel driver: answer the requests named on standard input until it closes.
+
+    `FOLDER/kernels_N.py` holds the jitted functions that were taken from the submission; a request's name is
+    `N:kernel`. torch and triton are imported once, CUDA is first touched in the forked child.
+    """
+    import importlib.util
+
+    import torch  # noqa: F401 - imported before the fork, so that each child finds it there
+    import triton  # noqa: F401
+
+    def find(name):
+        number, kernel = name.split(":")
+        spec = importlib.util.spec_from_file_location(f"kernels_{number}", Path(folder) / f"kernels_{number}.py")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # triton reads a kernel's source through its module
+        spec.loader.exec_module(module)
+        return getattr(module, kernel)
+
+    print("up", flush=True)
+    for line in sys.stdin:
+        _answer(line.strip(), find)
+
+
+if __name__ == "__main__":
+    _drive(sys.argv[2])

@@ -1,0 +1,424 @@
+"""Run a rebuilt notebook in a sandbox, cell by cell, and carry the judge's calls into it.
+
+A cell that kills its kernel, hangs, floods its output or takes all the memory costs that cell alone: the sandbox is thrown
+away, a new one replays the cells that had completed, and the run goes on.
+"""
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbformat.v4 import new_code_cell, new_output
+
+from autograder import contestant
+from autograder.sandbox import Sandbox
+
+MAX_ANSWER_BYTES = 256 * 2**20
+_PATIENCE = 2.0  # seconds that a killed call's parent gets to notice
+
+
+@dataclass
+class Stop(Exception):
+    """The kernel is gone. `reason`: one line for the student."""
+
+    reason: str
+
+
+class _Client(NotebookClient):
+    """nbclient with a cap on what a cell may print."""
+
+    output_limit = 0
+    flooded = None  # called once when a cell prints more than that
+
+    def reset(self):
+        self._printed, self._capped = 0, False
+
+    def process_message(self, msg, cell, cell_index):
+        # Counted as it arrives, so that a flood never piles up here.
+        self._printed += sum(len(part) for part in _texts(msg["content"]))
+        if self._printed > self.output_limit and msg["msg_type"] in {"stream", "display_data", "execute_result", "error"}:
+            if not self._capped:
+                self._capped = True
+                self.flooded()
+            return None
+        return super().process_message(msg, cell, cell_index)
+
+
+def _texts(value):
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
+
+
+class _Process:
+    """A process in a sandbox that answers requests (the notebook's kernel, or the kernel driver)."""
+
+    def __init__(self, sandbox):
+        self.sandbox = sandbox
+        self._requests = 0
+        self.main = None
+
+    def trigger(self, folder):
+        raise NotImplementedError
+
+    def find_main(self, root_pid, timeout=30):
+        """The Python process inside, below bubblewrap's own two."""
+        deadline = time.monotonic() + timeout
+        process = psutil.Process(root_pid)
+        while time.monotonic() < deadline:
+            try:
+                if process.name() not in {"prlimit", "bwrap", "env"}:
+                    self.main = process
+                    return
+                children = process.children()
+                if children:
+                    process = children[0]
+                    continue
+            except psutil.Error:
+                break
+            time.sleep(0.01)
+        raise Stop("the sandbox did not start")
+
+    def ask(self, name, call, seconds, measure=False):
+        """Have `call` made inside. Returns an `Answer` and, when measured, the peak in bytes."""
+        self._requests += 1
+        folder = self.sandbox.folder / f"request{self._requests}"
+        contestant.write_request(folder, name, call, measure)
+        self.trigger(folder)
+        meter = _Meter(self) if measure else None
+        deadline = time.monotonic() + seconds
+        pause = 0.001
+        while not (folder / "answer.json").exists():
+            if (folder / "ended").exists() and not (folder / "answer.json").exists():
+                return contestant.Answer(problem=_ending(folder)), None
+            if not self.main.is_running() or self.main.status() == psutil.STATUS_ZOMBIE:
+                raise Stop(self.reason("the call ended the whole Python process"))
+            if time.monotonic() > deadline:
+                return self._overdue(folder, seconds), None
+            if meter:
+                meter.step(folder)
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.02)
+        answer = _read_answer(folder)
+        self._finish(folder)
+        return answer, meter.peak if meter else None
+
+    def _finish(self, folder):
+        """Wait until the process is free again, so that the next request doesn't race with it."""
+        deadline = time.monotonic() + _PATIENCE
+        while not (folder / "ended").exists() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        with contextlib.suppress(psutil.Error):
+            for child in self.main.children(recursive=True):  # a call may leave no process behind
+                child.kill()
+
+    def _overdue(self, folder, seconds):
+        with contextlib.suppress(psutil.Error):
+            for child in self.main.children(recursive=True):
+                child.kill()
+        self._finish(folder)
+        if not (folder / "ended").exists():
+            self.sandbox.kill()
+            raise Stop(f"the call took longer than {seconds:.0f} s")
+        return contestant.Answer(problem=f"the call took longer than {seconds:.0f} s and was stopped")
+
+    def reason(self, otherwise):
+        if self.sandbox.verdict == "memory":
+            return f"it used more than {self.sandbox.limits.memory_bytes / 2**30:.1f} GiB of memory and was stopped"
+        if self.sandbox.verdict == "processes":
+            return "it started too many processes or threads and was stopped"
+        return otherwise
+
+
+def _ending(folder):
+    try:
+        status = int((folder / "ended").read_text()[:20])
+    except ValueError:
+        status = 0
+    if status & 0x7F:
+        return f"the call crashed the Python process (signal {status & 0x7F})"
+    return f"the call ended the Python process (exit code {status >> 8}) instead of returning"
+
+
+def _read_answer(folder):
+    """The answer in `folder`, which untrusted code wrote: sizes are capped and nothing is unpickled."""
+    try:
+        path = folder / "answer.json"
+        if path.is_symlink() or path.stat().st_size > 2**16:
+            raise ValueError("the answer's file is not a small plain file")
+        body = json.loads(path.read_text())
+        count = body["arrays"]
+        arrays = None
+        if count is not None:
+            if not isinstance(count, int) or not 0 <= count <= 16:
+                raise ValueError("more than 16 values came back")
+            arrays = [_read_array(folder / f"out{i}.npy") for i in range(count)]
+        problem = None if body["problem"] is None else str(body["problem"])[:500]
+        changed = [str(c)[:60] for c in list(body["changed"])[:16]]
+        return contestant.Answer(arrays, problem, str(body["detail"])[:4000], changed, float(body["seconds"]))
+    except Exception as error:  # whatever stands in the file, the judge goes on
+        return contestant.Answer(problem=f"no readable answer came back ({type(error).__name__}: {str(error)[:100]})")
+
+
+def _read_array(path):
+    if path.is_symlink() or path.stat().st_size > MAX_ANSWER_BYTES:
+        raise ValueError(f"an array of more than {MAX_ANSWER_BYTES >> 20} MiB")
+    # mmap_mode reads the header and checks it against the file's size before any array is made.
+    array = np.load(path, allow_pickle=False, mmap_mode="r")
+    return np.array(array)
+
+
+class _Meter:
+    """The peak memory of one call, seen from outside.
+
+    The call waits at "ready" and "done" while its sandbox is measured. Counted: growth of each process's high-water mark
+    (`VmHWM`, reset at "ready"), pages that the forked child wrote to (`Private_Dirty`: memory that was set up
+    before the fork and is used as scratch), and what was put into the tmpfs and into anonymous files. On a GPU: what
+    NVML says of these processes.
+    """
+
+    def __init__(self, process):
+        self.process = process
+        self.peak = None
+        self._gpu = _nvml() if process.sandbox.gpu else None
+        self._start = None
+
+    def step(self, folder):
+        if self._start is None and (folder / "ready").exists():
+            self._start = self._read(reset=True)
+            self._most = 0
+            (folder / "go").touch()
+        elif self._start is not None and self.peak is None:
+            now = self._read()
+            growth = sum(max(now[0][pid] - self._start[0].get(pid, 0), 0) for pid in now[0])
+            dirty = sum(max(now[1][pid] - self._start[1].get(pid, 0), 0) for pid in now[1])
+            files = max(now[2] - self._start[2], 0)
+            gpu = max(now[3] - self._start[3], 0)
+            self._most = max(self._most, gpu if self._gpu else max(growth, dirty) + files)
+            if (folder / "done").exists():
+                self.peak = self._most
+                (folder / "measured").touch()
+
+    def _read(self, reset=False):
+        high, dirty, files = {}, {}, 0
+        pids = []
+        with contextlib.suppress(psutil.Error):
+            pids = [self.process.main.pid, *(c.pid for c in self.process.main.children(recursive=True))]
+        for pid in pids:
+            with contextlib.suppress(OSError, ValueError):
+                root = Path(f"/proc/{pid}")
+                if reset:
+                    (root / "clear_refs").write_text("5")
+                high[pid] = _field(root / "status", "VmRSS" if reset else "VmHWM")
+                dirty[pid] = _field(root / "smaps_rollup", "Private_Dirty")
+                files += _anonymous_files(root)
+        files += self._tmpfs()
+        return high, dirty, files, self._gpu(pids) if self._gpu else 0
+
+    def _tmpfs(self):
+        used = 0
+        for mount in ("tmp", "dev/shm") if not self.process.sandbox.unsafe else ():
+            with contextlib.suppress(OSError, psutil.Error):
+                stat = psutil.disk_usage(f"/proc/{self.process.main.pid}/root/{mount}")
+                used += stat.used
+        return used
+
+
+def _field(path, name):
+    for line in path.read_text().splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) * 1024
+    raise ValueError(name)
+
+
+def _anonymous_files(root):
+    """Bytes in memfds and deleted files that the process holds open: memory that no RSS counts until it is mapped."""
+    total = 0
+    for entry in (root / "fd").iterdir():
+        with contextlib.suppress(OSError):
+            target = str(entry.readlink())
+            if target.startswith("/memfd:") or target.endswith(" (deleted)"):
+                total += entry.stat().st_blocks * 512
+    return total
+
+
+def _nvml():
+    """A function: bytes of GPU memory that NVML counts for some pids."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+
+    def used(pids):
+        total = 0
+        for handle in handles:
+            for entry in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
+                if entry.pid in pids:
+                    total += entry.usedGpuMemory or 0
+        return total
+
+    return used
+
+
+class Driver(_Process):
+    """The process that launches kernels taken from the submission: see `contestant._drive`."""
+
+    def __init__(self, limits, gpu, unsafe):
+        super().__init__(Sandbox(limits, gpu, unsafe))
+        self._sources = {}
+
+    def __enter__(self):
+        self.sandbox.__enter__()
+        shim = self.sandbox.folder / "course/autograder.py" if self.sandbox.unsafe else "/course/autograder.py"
+        self._popen = self.sandbox.start(
+            [sys.executable, str(shim), "drive", str(self.sandbox.folder)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        if self._popen.stdout.readline().strip() != "up":  # torch and triton are imported
+            self.sandbox.__exit__(None, None, None)
+            raise Stop("the kernel driver did not start")
+        self.find_main(self._popen.pid)
+        return self
+
+    def __exit__(self, *exc):
+        self.sandbox.__exit__(*exc)
+        self._popen.stdin.close()
+        self._popen.stdout.close()
+        self._popen.wait()
+
+    def kernel(self, source, name):
+        """Put `source` where the driver finds it; returns the name to ask for."""
+        number = self._sources.setdefault(source, len(self._sources))
+        (self.sandbox.folder / f"kernels_{number}.py").write_text(source)
+        return f"{number}:{name}"
+
+    def trigger(self, folder):
+        self._popen.stdin.write(f"{folder}\n")
+        self._popen.stdin.flush()
+
+
+class Notebook(_Process):
+    """A notebook's kernel in a sandbox. `run` executes all of it."""
+
+    def __init__(self, notebook, limits, gpu=False, unsafe=False):
+        super().__init__(Sandbox(limits, gpu, unsafe))
+        self.notebook, self.limits, self.gpu, self.unsafe = notebook, limits, gpu, unsafe
+        self._completed = []
+        self._client = None
+        self._setup = None
+
+    def __enter__(self):
+        self._start()
+        return self
+
+    def __exit__(self, *exc):
+        self._shut()
+
+    def _start(self):
+        self.sandbox = Sandbox(self.limits, self.gpu, self.unsafe).__enter__()
+        folder = self.sandbox.folder
+        manager = AsyncKernelManager(transport="ipc", ip=str(folder / "k"), connection_file=str(folder / "kernel.json"))
+        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", str(folder / "kernel.json"), "--HistoryManager.enabled=False"]
+        manager._kernel_spec = KernelSpec(argv=self.sandbox.command(argv), display_name="sandbox", language="python")
+        client = _Client(self.notebook, km=manager, timeout=self.limits.cell_seconds, allow_errors=True,
+                         record_timing=False, store_widget_state=False, skip_cells_with_tag="")  # fmt: skip
+        client.output_limit, client.flooded = self.limits.output_bytes, self._flooded
+        client.reset()
+        client.reset_execution_trackers()
+        self._client = client
+        self._setup = client.setup_kernel(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            self._setup.__enter__()
+        except RuntimeError as error:
+            self._setup = None
+            raise Stop(f"the kernel did not start: {str(error)[:200]}") from None
+        pid = manager.provisioner.pid
+        self.sandbox.adopt(pid)
+        self.find_main(pid)
+
+    def _shut(self):
+        self.sandbox.kill()
+        if self._setup is not None:
+            with contextlib.suppress(Exception):
+                self._setup.__exit__(None, None, None)
+        self.sandbox.__exit__(None, None, None)
+
+    def _flooded(self):
+        self._flood = True
+        self.sandbox.kill()
+
+    def restart(self):
+        """A new kernel in a new sandbox, with the completed cells run again (their outputs stay as they were)."""
+        self._shut()
+        self._start()
+        for source in self._completed:
+            self._execute(new_code_cell(source), 0)
+
+    def _execute(self, cell, index):
+        """Run one cell; raises Stop when the kernel is gone."""
+        self._flood = False
+        self._client.reset()
+        try:
+            self._client.execute_cell(cell, index, store_history=False)
+        except CellExecutionError:
+            pass
+        except CellTimeoutError:
+            self.sandbox.kill()
+            raise Stop(f"this cell ran longer than {self.limits.cell_seconds:.0f} s and was stopped") from None
+        except (DeadKernelError, RuntimeError):
+            otherwise = "this cell ended its Python process"
+            if self._flood:
+                otherwise = f"this cell printed more than {self.limits.output_bytes >> 20} MiB and was stopped"
+            raise Stop(self.reason(otherwise)) from None
+
+    def run(self, judge):
+        """Execute all code cells in order; after each, call `judge(cell, failure)`.
+
+        `failure` is None, or one line that says why the cell did not complete. A Stop that `judge` raises (a call that
+        took the kernel with it) restarts the kernel, too.
+        """
+        deadline = time.monotonic() + self.limits.notebook_seconds
+        for index, cell in enumerate(self.notebook.cells):
+            if cell.cell_type != "code":
+                continue
+            failure = None
+            if time.monotonic() > deadline:
+                failure = f"the notebook had run for {self.limits.notebook_seconds:.0f} s before this cell"
+                judge(cell, failure)
+                continue
+            if not cell.source.strip():
+                continue
+            try:
+                self._execute(cell, index)
+                errors = [o for o in cell.outputs if o.output_type == "error"]
+                failure = f"{errors[0].ename}: {errors[0].evalue}"[:500] if errors else None
+            except Stop as stop:
+                failure = stop.reason
+                cell.outputs.append(new_output("error", ename="Stopped", evalue=failure, traceback=[f"Stopped: {failure}"]))
+                self.restart()
+            else:
+                self._completed.append(cell.source)
+            try:
+                judge(cell, failure)
+            except Stop:
+                self.restart()
+
+    def trigger(self, folder):
+        self._client.kc.execute(
+            f"__import__('autograder')._answer({str(folder)!r})", silent=True, store_history=False, allow_stdin=False
+        )

@@ -1,0 +1,275 @@
+"""The trusted side of grading one submission: run it in sandboxes, judge its answers, write a verdict.
+
+A verdict is a plain dict (JSON). For each graded cell of the *master* it has a status:
+
+- `passed`, `failed`: a score;
+- `needs_review`: a person must look (the submission could not be read, or a measurement could not be made);
+- `infrastructure_error`: our fault; grading it again may mend it;
+- `not_run`: the check needs a GPU and there was none.
+
+Only `passed` earns the cell's points; the last three are not zeros, and every report keeps them apart.
+"""
+
+import ast
+import dataclasses
+import hashlib
+import hmac
+import importlib.metadata
+import json
+import os
+import platform
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+import numpy as np
+
+from autograder import checks, contestant, jitted
+from autograder.checks import core, table
+from autograder.executor import Driver, Notebook, Stop
+from autograder.rebuild import Unreadable, grade_id, is_graded, read, rebuild
+from autograder.sandbox import Limits
+
+SCHEMA = 1
+WAITING = ("needs_review", "infrastructure_error", "not_run")
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything that grading one submission needs; picklable, so that it can go to another machine.
+
+    Attributes:
+        master: path of the released notebook.
+        submission: path of the notebook that was handed in (it may be missing or broken).
+        seed: the class's secret for this assignment (bytes).
+        stem: where the verdict goes: `stem.json` and the executed notebook `stem.ipynb`.
+    """
+
+    assignment: str
+    student: str
+    master: str
+    submission: str
+    seed: bytes
+    stem: str
+    key: str
+    gpu: bool = False
+    unsafe: bool = False
+    limits: Limits = Limits()
+
+
+def requested(cell):
+    """The checks that a graded cell of the master makes: [("03.step", "step"), ...] (check, name of the target)."""
+    found = []
+    for node in ast.walk(ast.parse(cell.source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "check" and len(node.args) == 2:
+            found.append((ast.literal_eval(node.args[0]), ast.unparse(node.args[1])))
+    return found
+
+
+def fingerprint():
+    """A hash of everything here that a score depends on: a change of it makes old verdicts stale."""
+    digest = hashlib.sha256()
+    here = Path(__file__).parent
+    for path in sorted([*here.glob("checks/*.py"), *(here / f"{n}.py" for n in
+                        ("contestant", "executor", "jitted", "judge", "rebuild", "sandbox"))]):  # fmt: skip
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def machine(gpu):
+    """What the verdict was made on: versions and, with `gpu`, the card."""
+    facts = {"python": platform.python_version(), "card": None}
+    for name in ("numpy", "torch", "triton"):
+        try:
+            facts[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            facts[name] = None
+    if gpu:
+        import pynvml
+
+        pynvml.nvmlInit()
+        facts["card"] = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
+    return facts
+
+
+def grade(job):
+    """Grade one submission. Writes `job.stem`.json and .ipynb, and returns the verdict."""
+    started = time.time()
+    master = nbformat.read(job.master, as_version=4)
+    verdict = {
+        "schema": SCHEMA,
+        "key": job.key,
+        "assignment": job.assignment,
+        "student": job.student,
+        "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+        "machine": machine(job.gpu),
+        "seed_id": seed_id(job.seed),
+        "rung": "gpu" if job.gpu else "cpu",
+        "unsafe": job.unsafe,
+        "flags": [],
+        "cells": {},
+    }
+    cells = [c for c in master.cells if is_graded(c)]
+    try:
+        rebuilt = rebuild(master, read(job.submission))
+    except Unreadable as error:
+        verdict["flags"].append(str(error))
+        notebook = master
+        for cell in cells:
+            verdict["cells"][grade_id(cell)] = _entry(cell, "needs_review", str(error))
+    else:
+        verdict["flags"] += rebuilt.flags
+        notebook = rebuilt.notebook
+        _Judge(job, notebook, verdict).run()
+        for cell in cells:
+            if grade_id(cell) not in verdict["cells"]:
+                verdict["cells"][grade_id(cell)] = _entry(cell, "infrastructure_error", "this cell was never reached")
+    verdict["seconds"] = round(time.time() - started, 3)
+    write(job.stem, verdict, notebook)
+    return verdict
+
+
+def write(stem, verdict, notebook):
+    """Write both files, the verdict last: a verdict that exists is whole."""
+    stem = Path(stem)
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    for suffix, text in ((".ipynb", nbformat.writes(notebook)), (".json", json.dumps(verdict, indent=1))):
+        part = stem.with_name(f"{stem.name}.{os.getpid()}.part")
+        part.write_text(text, encoding="utf-8")
+        part.replace(stem.with_name(stem.name + suffix))
+
+
+def seed_id(seed):
+    """A name for a secret seed that doesn't give it away."""
+    return hashlib.sha256(b"seed id" + seed).hexdigest()[:8]
+
+
+def generator(seed, check):
+    """The random generator for one check: the same seed gives the same cases, whoever is graded and in which order."""
+    return np.random.default_rng(list(hmac.digest(seed, check.encode(), "sha256")))
+
+
+def _entry(cell, status, message="", results=(), check="", seconds=0.0):
+    points = float(cell.metadata.nbgrader.points)
+    return {
+        "check": check,
+        "points": points,
+        "status": status,
+        "earned": points if status == "passed" else 0.0,
+        "message": message,
+        "cases": [dataclasses.asdict(r) for r in results],
+        "seconds": round(seconds, 3),
+    }
+
+
+class _Judge:
+    def __init__(self, job, notebook, verdict):
+        self.job, self.notebook, self.verdict = job, notebook, verdict
+        self.passed = set()
+        self.sources = []  # of the code cells so far
+        self.driver = None
+        self.kernel = None
+
+    def run(self):
+        try:
+            with Notebook(self.notebook, self.job.limits, self.job.gpu, self.job.unsafe) as self.kernel:
+                self.kernel.run(self.cell)
+        except Stop as stop:
+            self.verdict["flags"].append(f"the run ended early: {stop.reason}")
+        finally:
+            if self.driver is not None:
+                self.driver.__exit__(None, None, None)
+
+    def cell(self, cell, failure):
+        """Judge `cell` if it is a graded one. Raises Stop when a call took the notebook's kernel with it."""
+        if not is_graded(cell):
+            self.sources.append(cell.source)
+            return
+        started = time.monotonic()
+        name, target = requested(cell)[0]
+        check = checks.find(name)
+        stop = None
+        if check.gpu and not self.job.gpu:
+            status, message, results = "not_run", "It waits: it needs a GPU.", []
+        elif failure is not None:
+            status, message, results = "failed", failure, []
+        else:
+            missing = [n for n in check.needs if n not in self.passed]
+            results, message = [], ""
+            performer = self.kernel_call if check.kind == "kernel" else self.function_call
+            try:
+                perform = performer(check, target)
+                results = list(core.evaluate(check, generator(self.job.seed, name), self.rung(check), perform))
+            except jitted.NotTaken as error:
+                status, message = "failed", str(error)
+            else:
+                stop = perform.stop
+                failed = [r for r in results if r.passed is False]
+                waiting = [r for r in results if r.passed is None]
+                status = "failed" if failed else "needs_review" if waiting or not results else "passed"
+                if status == "passed" and missing:
+                    status, message = "failed", f"This part is right, but it counts only once {', '.join(missing)} passes."
+        if status == "passed":
+            self.passed.add(name)
+        self.verdict["cells"][grade_id(cell)] = _entry(cell, status, message, results, name, time.monotonic() - started)
+        cell.outputs = [_table(check, status, message, results)]
+        if stop is not None:
+            raise stop
+
+    def rung(self, check):
+        return ("gpu" if self.job.gpu else "interpreter") if check.triton else "numpy"
+
+    def function_call(self, check, target):
+        return _Perform(check, lambda: self.kernel, check.name)
+
+    def kernel_call(self, check, target):
+        source = jitted.take(self.sources, target)
+
+        def process():
+            if self.driver is None:
+                self.driver = Driver(self.job.limits, self.job.gpu, self.job.unsafe).__enter__()
+            return self.driver
+
+        def dropped():
+            self.driver.__exit__(None, None, None)
+            self.driver = None
+
+        return _Perform(check, process, lambda driver: driver.kernel(source, target), dropped)
+
+
+class _Perform:
+    """`perform` of `core.evaluate`, through a sandboxed process. After a crash or a time-out the other cases are not tried."""
+
+    def __init__(self, check, process, name, dropped=None):
+        self.check, self.process, self.name, self.dropped = check, process, name, dropped
+        self.stop = None
+        self.over = None
+
+    def __call__(self, case):
+        if self.over:
+            return contestant.Answer(problem=f"not tried, after this happened: {self.over}"), None
+        try:
+            process = self.process()
+            name = self.name(process) if callable(self.name) else self.name
+            seconds = min(self.check.seconds, process.sandbox.limits.cell_seconds)
+            answer, peak = process.ask(name, case.call, seconds, case.limit_bytes is not None)
+        except Stop as stop:
+            self.over = stop.reason
+            if self.dropped:
+                self.dropped()
+            else:
+                self.stop = stop
+            return contestant.Answer(problem=stop.reason), None
+        if answer.problem and "took longer" in answer.problem:
+            self.over = answer.problem
+        return answer, peak
+
+
+def _table(check, status, message, results):
+    title = f"{check.name}  {check.title}"
+    note = message if status != "passed" else ""
+    return nbformat.v4.new_output(
+        "display_data",
+        {"text/html": table.as_html(title, results, note), "text/plain": table.as_text(title, results, note)},
+    )

