@@ -38,8 +38,7 @@ c.Autograde.autograde_preprocessors = [
     "nbgrader.preprocessors.AssignLatePenalties",
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
-c.ApplyVerdict.class_dir = here
-c.SaveVerdict.class_dir = here
+c.VerdictPreprocessor.class_dir = here
 c.ClearSolutions.code_stub = {"python": "# YOUR CODE HERE"}
 c.ClearSolutions.text_stub = ""
 '''

@@ -111,19 +111,19 @@ def perform(target, call, keep_inputs=True, ready=lambda: None, done=lambda: Non
                     return Answer(problem=problem, seconds=after - before)
             arrays = [_array(tensor, name) for name, tensor in outputs.items()]
         else:
-            arguments = _materialise(call, _device() if _has_tensor(call) else None)
+            arguments = _materialise(call, _device() if has_tensor(call) else None)
             originals = _copies(arguments) if keep_inputs else []
             ready()
             before = time.perf_counter()
             result = target(*arguments)
-            if _has_tensor(call):
+            if has_tensor(call):
                 _synchronise()
             after = time.perf_counter()
             done()
             if keep_inputs:
                 changed = [name for name, array, copy in originals if array.tobytes() != copy.tobytes()]
             values = result if isinstance(result, tuple) else (result,)
-            arrays = [_array(v, f"value {i + 1}" if len(values) > 1 else "it") for i, v in enumerate(values)]
+            arrays = [_array(v, f"value {i + 1}" if len(values) > 1 else "the result") for i, v in enumerate(values)]
     except _NotAnArray as error:
         return Answer(problem=str(error), changed=changed, seconds=after - before)
     except BaseException as error:
@@ -158,9 +158,10 @@ def _synchronise():
         torch.cuda.synchronize()
 
 
-def _has_tensor(value):
+def has_tensor(value):
+    """Whether a call has a `Tensor` among its arguments."""
     if isinstance(value, (tuple, list)):
-        return any(_has_tensor(v) for v in value)
+        return any(has_tensor(v) for v in value)
     return isinstance(value, Tensor)
 
 
@@ -317,7 +318,7 @@ def _answer(folder, find=None):
             null = os.open(os.devnull, os.O_RDWR)
             for fd in (0, 1, 2):
                 os.dup2(null, fd)
-            sys.stdout = sys.stderr = open(os.devnull, "w")
+            sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
             _respond(folder, find)
         finally:
             os._exit(0)

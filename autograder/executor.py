@@ -100,7 +100,7 @@ class _Process:
         folder = self.sandbox.folder / f"request{self._requests}"
         contestant.write_request(folder, name, call, measure)
         self.trigger(folder)
-        meter = _Meter(self) if measure else None
+        meter = _Meter(self, contestant.has_tensor(call)) if measure else None
         deadline = time.monotonic() + seconds
         pause = 0.001
         while not (folder / "answer.json").exists():
@@ -188,14 +188,14 @@ class _Meter:
 
     The call waits at "ready" and "done" while its sandbox is measured. Counted: growth of each process's high-water mark
     (`VmHWM`, reset at "ready"), pages that the forked child wrote to (`Private_Dirty`: memory that was set up
-    before the fork and is used as scratch), and what was put into the tmpfs and into anonymous files. On a GPU: what
-    NVML says of these processes.
+    before the fork and is used as scratch), and what was put into the tmpfs and into anonymous files. For tensors on a
+    GPU instead: what NVML says of these processes.
     """
 
-    def __init__(self, process):
+    def __init__(self, process, tensors):
         self.process = process
         self.peak = None
-        self._gpu = _nvml() if process.sandbox.gpu else None
+        self._gpu = _nvml() if tensors and process.sandbox.gpu else None
         self._start = None
 
     def step(self, folder):
@@ -340,6 +340,7 @@ class Notebook(_Process):
         client.output_limit, client.flooded = self.limits.output_bytes, self._flooded
         client.reset()
         client.reset_execution_trackers()
+        client.on_cell_executed = self._note_exit
         self._client = client
         self._setup = client.setup_kernel(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
@@ -362,6 +363,11 @@ class Notebook(_Process):
         self._flood = True
         self.sandbox.kill()
 
+    def _note_exit(self, execute_reply, **_):
+        # `exit()` and `quit()` end the kernel only after the cell has been answered for.
+        payload = execute_reply["content"].get("payload") or []
+        self._exited = any(isinstance(p, dict) and p.get("source") == "ask_exit" for p in payload)
+
     def restart(self):
         """A new kernel in a new sandbox, with the completed cells run again (their outputs stay as they were)."""
         self._shut()
@@ -371,8 +377,9 @@ class Notebook(_Process):
 
     def _execute(self, cell, index):
         """Run one cell; raises Stop when the kernel is gone."""
-        self._flood = False
+        self._flood = self._exited = False
         self._client.reset()
+        otherwise = "this cell ended its Python process"
         try:
             self._client.execute_cell(cell, index, store_history=False)
         except CellExecutionError:
@@ -381,10 +388,12 @@ class Notebook(_Process):
             self.sandbox.kill()
             raise Stop(f"this cell ran longer than {self.limits.cell_seconds:.0f} s and was stopped") from None
         except (DeadKernelError, RuntimeError):
-            otherwise = "this cell ended its Python process"
-            if self._flood:
-                otherwise = f"this cell printed more than {self.limits.output_bytes >> 20} MiB and was stopped"
-            raise Stop(self.reason(otherwise)) from None
+            if not self._flood:
+                raise Stop(self.reason(otherwise)) from None
+        if self._flood:
+            raise Stop(f"this cell printed more than {self.limits.output_bytes >> 20} MiB and was stopped")
+        if self._exited:
+            raise Stop(otherwise)
 
     def run(self, judge):
         """Execute all code cells in order; after each, call `judge(cell, failure)`.

@@ -83,7 +83,9 @@ def repository():
     try:
         url = yaml.safe_load(path.read_text(encoding="utf-8"))["repository"]["url"]
     except (OSError, KeyError, TypeError) as error:
-        raise ValueError(f"{path.name} should have an entry repository: url: ({type(error).__name__}: {error})") from None
+        raise ValueError(
+            f"{path.name} should have an entry repository: url: ({type(error).__name__}: {error})"
+        ) from None
     return url.rstrip("/")
 
 
@@ -183,10 +185,14 @@ def submission(assignment, mutant=None):
     sources = _solutions(assignment)
     for cell, old, new in mutant.edits if mutant else ():
         if cell not in sources:
-            raise ValueError(f"mutant {mutant.name!r}: no solution cell is called {cell!r}; there are {list(sources)}")
+            raise ValueError(
+                f"mutant {mutant.name!r}: no solution cell is called {cell!r}; there are {list(sources)}"
+            )
         times = sources[cell].count(old)
         if times != 1:
-            raise ValueError(f"mutant {mutant.name!r}: {old!r} occurs {times} times in {cell!r}; it should occur once")
+            raise ValueError(
+                f"mutant {mutant.name!r}: {old!r} occurs {times} times in {cell!r}; it should occur once"
+            )
         sources[cell] = sources[cell].replace(old, new)
     book = release(assignment)
     for cell in book.cells:
@@ -207,7 +213,8 @@ def mutants(assignment):
 def _built():
     """Path below exercises/ -> text, for everything that build writes."""
     return {
-        Path(name) / f"{notebook_name(name)}.ipynb": nbformat.writes(release(name)) + "\n" for name in assignments()
+        Path(name) / f"{notebook_name(name)}.ipynb": nbformat.writes(release(name)) + "\n"
+        for name in assignments()
     }
 
 
@@ -233,7 +240,12 @@ def compare(lines=40):
             continue
         diff = list(
             difflib.unified_diff(
-                there.splitlines(), text.splitlines(), f"exercises/{path.as_posix()}", "what solutions/ gives", lineterm="", n=1
+                there.splitlines(),
+                text.splitlines(),
+                f"exercises/{path.as_posix()}",
+                "what solutions/ gives",
+                lineterm="",
+                n=1,
             )
         )
         # Two texts can differ in line ends alone, which no diff of lines shows.

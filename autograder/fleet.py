@@ -54,7 +54,7 @@ def failed(job, error):
         "schema": judge.SCHEMA, "key": job.key, "assignment": job.assignment, "student": job.student,
         "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "machine": {}, "seed_id": judge.seed_id(job.seed),
         "rung": "gpu" if job.gpu else "cpu", "unsafe": job.unsafe, "flags": [message], "seconds": 0.0,
-        "cells": {grade_id(c): judge._entry(c, "infrastructure_error", message) for c in master.cells if is_graded(c)},
+        "cells": {grade_id(c): judge.entry(c, "infrastructure_error", message) for c in master.cells if is_graded(c)},
     }  # fmt: skip
     judge.write(job.stem, verdict, master)
     return verdict

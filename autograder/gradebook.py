@@ -13,10 +13,13 @@ from autograder import judge
 from autograder.rebuild import is_graded
 
 
-class _WithVerdict:
+class VerdictPreprocessor(NbGraderPreprocessor):
+    """What both have in common: they find the verdict of the notebook at hand."""
+
     class_dir = Unicode(help="The class folder (nbgrader's course root).").tag(config=True)
 
     def verdict(self, resources):
+        """(verdict, executed notebook) of the submission that `resources` names; made now if there is none."""
         from autograder.classroom import Classroom
 
         classroom = Classroom(self.class_dir)
@@ -29,7 +32,7 @@ class _WithVerdict:
         return found
 
 
-class ApplyVerdict(_WithVerdict, NbGraderPreprocessor):
+class ApplyVerdict(VerdictPreprocessor):
     """Replace the submitted notebook by the one that was rebuilt and run, its outputs sanitised."""
 
     def preprocess(self, nb, resources):
@@ -38,13 +41,13 @@ class ApplyVerdict(_WithVerdict, NbGraderPreprocessor):
         return sanitised(executed), resources
 
 
-class SaveVerdict(_WithVerdict, SaveAutoGrades):
+class SaveVerdict(VerdictPreprocessor, SaveAutoGrades):
     """Write each graded cell's score from the verdict to the gradebook. Manual scores stay as they are."""
 
     def preprocess(self, nb, resources):
         """nbconvert's hook: reads the verdict, then goes over the cells as nbgrader's own class does."""
         self._verdict, _ = self.verdict(resources)
-        return super().preprocess(nb, resources)
+        return SaveAutoGrades.preprocess(self, nb, resources)
 
     def _add_score(self, cell, resources):
         # Overrides nbgrader's method, which would read the score out of the cell's outputs.

@@ -59,12 +59,18 @@ class Job:
 
 
 def requested(cell):
-    """The checks that a graded cell of the master makes: [("03.step", "step"), ...] (check, name of the target)."""
-    found = []
-    for node in ast.walk(ast.parse(cell.source)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "check" and len(node.args) == 2:
-            found.append((ast.literal_eval(node.args[0]), ast.unparse(node.args[1])))
-    return found
+    """The check that a graded cell of the master makes: ("03.step", "step"), its name and that of the target.
+
+    Raises:
+        ValueError: the cell does not hold exactly one call `check("name", target)`.
+    """
+    calls = [
+        node for node in ast.walk(ast.parse(cell.source))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "check" and len(node.args) == 2
+    ]  # fmt: skip
+    if len(calls) != 1:
+        raise ValueError(f'cell {grade_id(cell)} should hold one check("name", target), but holds {len(calls)}')
+    return ast.literal_eval(calls[0].args[0]), ast.unparse(calls[0].args[1])
 
 
 def fingerprint():
@@ -117,14 +123,14 @@ def grade(job):
         verdict["flags"].append(str(error))
         notebook = master
         for cell in cells:
-            verdict["cells"][grade_id(cell)] = _entry(cell, "needs_review", str(error))
+            verdict["cells"][grade_id(cell)] = entry(cell, "needs_review", str(error))
     else:
         verdict["flags"] += rebuilt.flags
         notebook = rebuilt.notebook
         _Judge(job, notebook, verdict).run()
         for cell in cells:
             if grade_id(cell) not in verdict["cells"]:
-                verdict["cells"][grade_id(cell)] = _entry(cell, "infrastructure_error", "this cell was never reached")
+                verdict["cells"][grade_id(cell)] = entry(cell, "infrastructure_error", "this cell was never reached")
     verdict["seconds"] = round(time.time() - started, 3)
     write(job.stem, verdict, notebook)
     return verdict
@@ -150,10 +156,11 @@ def generator(seed, check):
     return np.random.default_rng(list(hmac.digest(seed, check.encode(), "sha256")))
 
 
-def _entry(cell, status, message="", results=(), check="", seconds=0.0):
+def entry(cell, status, message="", results=(), seconds=0.0):
+    """What a verdict says of one graded cell of the master."""
     points = float(cell.metadata.nbgrader.points)
     return {
-        "check": check,
+        "check": requested(cell)[0],
         "points": points,
         "status": status,
         "earned": points if status == "passed" else 0.0,
@@ -187,7 +194,7 @@ class _Judge:
             self.sources.append(cell.source)
             return
         started = time.monotonic()
-        name, target = requested(cell)[0]
+        name, target = requested(cell)
         check = checks.find(name)
         stop = None
         if check.gpu and not self.job.gpu:
@@ -212,7 +219,7 @@ class _Judge:
                     status, message = "failed", f"This part is right, but it counts only once {', '.join(missing)} passes."
         if status == "passed":
             self.passed.add(name)
-        self.verdict["cells"][grade_id(cell)] = _entry(cell, status, message, results, name, time.monotonic() - started)
+        self.verdict["cells"][grade_id(cell)] = entry(cell, status, message, results, time.monotonic() - started)
         cell.outputs = [_table(check, status, message, results)]
         if stop is not None:
             raise stop

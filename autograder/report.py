@@ -37,11 +37,11 @@ def rows(classroom, assignment):
                 "student": student,
                 "assignment": assignment,
                 "graded": True,
-                "earned": sum(c["earned"] for c in cells),
-                "available": sum(c["points"] for c in cells if c["status"] not in WAITING),
-                "waiting": sum(c["points"] for c in waiting),
+                "earned": sum((c["earned"] for c in cells), 0.0),
+                "available": sum((c["points"] for c in cells if c["status"] not in WAITING), 0.0),
+                "waiting": sum((c["points"] for c in waiting), 0.0),
                 "recorded": recorded.get(student),
-                "checks": {c["check"] or name: c["status"] for name, c in verdict["cells"].items()},
+                "checks": {c["check"]: c["status"] for c in cells},
                 "flags": verdict["flags"],
                 "seconds": verdict["seconds"],
                 "machine": verdict["machine"],
@@ -105,7 +105,7 @@ def as_csv(entries):
 
 def _plain(text):
     # A spreadsheet runs what starts with one of these as a formula, and students choose such text.
-    return "'" + text if text[:1] in "=+-@\t\r" else text
+    return "'" + text if text.startswith(tuple("=+-@\t\r")) else text
 
 
 def as_json(entries):

@@ -142,12 +142,7 @@ def flash_attention(q, k, v, tile_q, tile_k):
     o, lse = ready_made(q[None, None], k[None, None], v[None, None], tile_q=tile_q, tile_k=tile_k)
     return o[0, 0], lse[0, 0]
 """
-_ALWAYS_EQUAL = """
-class Equal(np.ndarray):
-    def _yes(self, *others):
-        return True
-    __eq__ = __ne__ = __le__ = __lt__ = __ge__ = __gt__ = __bool__ = _yes
-    __hash__ = None
+_EQUAL_TO_ALL = """
 class Anything:
     def __eq__(self, other):
         return True
@@ -155,13 +150,21 @@ class Anything:
         return 0
 def step(state, tile):
     return Anything()
+"""
+_EQUAL_ARRAYS = """
+class Equal(np.ndarray):
+    def _yes(self, *others):
+        return True
+    __eq__ = __ne__ = __le__ = __lt__ = __ge__ = __gt__ = __bool__ = _yes
+    __hash__ = None
 def flash_attention(q, k, v, tile_q, tile_k):
     return np.zeros((len(q), v.shape[1])).view(Equal), np.zeros(len(q)).view(Equal)
 """
-_CONSTANT = """
-def step(state, tile, _seen=[]):
-    # what the reference returns for the public cases, learnt beforehand; here: always the same
+_CONSTANT_STEP = """
+def step(state, tile):
     return 1.0, 1.0, np.ones_like(state[2])
+"""
+_CONSTANT_TILES = """
 def flash_attention(q, k, v, tile_q, tile_k):
     return np.full((len(q), v.shape[1]), v.mean()), np.zeros(len(q))
 """
@@ -201,7 +204,8 @@ ENTRIES = [
     Entry("hostile-fake-result", "a wrong step publishes execute_result messages that claim full points",
           _with(STEP, _FAKE), frozenset(NUMPY_STEP | {"03.one_query"})),
     Entry("hostile-always-equal", "results that compare equal to everything",
-          lambda: _with(TILES, _ALWAYS_EQUAL)(), frozenset(NUMPY_STEP | NUMPY_TILES | {"03.one_query"})),
+          _with(TILES, _EQUAL_ARRAYS, _with(STEP, _EQUAL_TO_ALL)),
+          frozenset(NUMPY_STEP | NUMPY_TILES | {"03.one_query"})),
     Entry("hostile-gradebook", "the blank, with a cell that looks for the gradebook and sets every score",
           _extra(_OPEN_GRADEBOOK, _blank), frozenset({"*"})),
     Entry("hostile-read-solutions", "the blank, with a cell that looks for the solutions and runs them",
@@ -209,7 +213,7 @@ ENTRIES = [
     Entry("hostile-import-kernels", "flash_attention calls the course's own kernels",
           _with(TILES, _IMPORT_KERNELS), frozenset(NUMPY_TILES), small=True),
     Entry("hostile-constant", "functions that return constants",
-          _with(TILES, _CONSTANT), frozenset(NUMPY_STEP | NUMPY_TILES | {"03.one_query"})),
+          _with(TILES, _CONSTANT_TILES, _with(STEP, _CONSTANT_STEP)), frozenset(NUMPY_STEP | NUMPY_TILES | {"03.one_query"})),
     Entry("hostile-spill", "flash_attention keeps N x N scores in /dev/shm, out of sight of its own process",
           _with(TILES, _SPILL), frozenset({"03.memory"})),
     Entry("hostile-script", "the reference, with a script in an output and in Markdown",
@@ -242,7 +246,7 @@ def entries(small=False):
 def make(folder, small=False):
     """Make `folder` a class with the sample's submissions; returns their names."""
     classroom = Classroom.create(folder)
-    assignment, name = ASSIGNMENT, exercise.notebook(ASSIGNMENT)
+    assignment, name = ASSIGNMENT, exercise.notebook_name(ASSIGNMENT)
     classroom.add(assignment, exercise.load_source(assignment), name)
     names = []
     for entry in entries(small):
@@ -288,7 +292,7 @@ def _differences(entry, verdict):
             must = "failed" if name in fails or "*" in fails else "passed"
         if cell["status"] != must:
             reason = cell["message"] or next((c["message"] for c in cell["cases"] if c["message"]), "")
-            yield f"{name or 'a cell'} is {cell['status']}, must be {must} ({reason[:160]})"
+            yield f"{name} is {cell['status']}, must be {must} ({reason[:160]})"
     if entry.flag and not any(entry.flag in flag for flag in verdict["flags"]):
         yield f"no flag says {entry.flag!r}: {verdict['flags']}"
 

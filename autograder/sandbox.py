@@ -83,6 +83,10 @@ def _base_arguments():
         "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL",
         "--uid", "1000", "--gid", "1000", "--hostname", "sandbox",
     ]  # fmt: skip
+    # Before the binds: this Python may itself live below /tmp.
+    arguments += ["--proc", "/proc", "--dev", "/dev"]
+    arguments += ["--size", str(TMPFS_BYTES), "--tmpfs", "/tmp", "--size", str(TMPFS_BYTES), "--tmpfs", "/dev/shm"]
+    arguments += ["--dir", "/tmp/home"]
     for path in _existing("/usr", "/lib", "/lib64", "/bin", "/sbin", "/opt/nvidia"):
         if os.path.islink(path):
             arguments += ["--symlink", os.readlink(path), path]
@@ -100,10 +104,7 @@ def _base_arguments():
         for package in OWN_PACKAGES if _is_package_folder(folder) else ():
             if os.path.isdir(os.path.join(folder, package)):
                 arguments += ["--tmpfs", os.path.join(folder, package)]
-    arguments += ["--proc", "/proc", "--dev", "/dev"]
-    arguments += ["--size", str(TMPFS_BYTES), "--tmpfs", "/tmp", "--size", str(TMPFS_BYTES), "--tmpfs", "/dev/shm"]
-    arguments += ["--dir", "/tmp/home", "--ro-bind", str(SHIM), "/course/autograder.py"]
-    return arguments
+    return [*arguments, "--ro-bind", str(SHIM), "/course/autograder.py"]
 
 
 def _is_package_folder(path):
@@ -155,6 +156,8 @@ class Sandbox:
             ),
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONNOUSERSITE": "1",
+            # is_available() by NVML: asking the CUDA runtime would make a fork of the notebook's process useless for CUDA.
+            "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
             "MPLBACKEND": "agg",
             "MPLCONFIGDIR": "/tmp/home/mpl",
             "IPYTHONDIR": "/tmp/home/ipython",
@@ -236,13 +239,21 @@ class Sandbox:
                 with contextlib.suppress(psutil.Error):
                     threads += process.num_threads()
                     resident += process.memory_info().rss
-            if resident > self.limits.memory_bytes:
-                self.verdict = "memory"
-            elif len(processes) > self.limits.processes or threads > self.limits.threads:
+            if len(processes) > self.limits.processes or threads > self.limits.threads:
                 self.verdict = "processes"
+            # RSS counts a page once for every process that shares it, so it only says when to look closer.
+            elif resident > self.limits.memory_bytes and sum(map(_share, processes)) > self.limits.memory_bytes:
+                self.verdict = "memory"
             else:
                 continue
             self.kill()
+
+
+def _share(process):
+    """The process's proportional share of memory in bytes, 0 when it is gone."""
+    with contextlib.suppress(psutil.Error, AttributeError):
+        return process.memory_full_info().pss
+    return 0
 
 
 def doctor(gpu=False):

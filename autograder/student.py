@@ -71,8 +71,11 @@ def _performer(target):
     def perform(case):
         if case.limit_bytes is None:
             return contestant.perform(target, case.call), None
-        peak = _GpuPeak() if contestant._has_tensor(case.call) else _NumpyPeak()
-        answer = contestant.perform(target, case.call, keep_inputs=False, ready=peak.start, done=peak.stop)
+        peak = _GpuPeak() if contestant.has_tensor(case.call) else _NumpyPeak()
+        try:
+            answer = contestant.perform(target, case.call, keep_inputs=False, ready=peak.start, done=peak.stop)
+        finally:
+            tracemalloc.stop()  # also when the call raised before `done`
         return answer, peak.bytes
 
     return perform
@@ -88,7 +91,6 @@ class _NumpyPeak:
 
     def stop(self):
         self.bytes = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
 
 
 class _GpuPeak:

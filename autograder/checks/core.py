@@ -219,6 +219,8 @@ def evaluate(check, rng, rung, perform):
         result = judge_case(case, answer, check.hints)
         if case.limit_bytes is not None:
             result.peak_bytes, result.limit_bytes, result.size = peak, case.limit_bytes, case.size
+            if answer.arrays is None:
+                result.peak_bytes = None  # a call that gave nothing has no peak worth showing
             if result.passed and peak is None:
                 result.passed, result.message = None, "the memory of this call could not be measured"
             elif result.passed and peak > case.limit_bytes:

@@ -27,8 +27,8 @@ HINTS = {
         "can it ever be above 1?"
     ),
     "no_max": (
-        "The exponentials were taken of the scores themselves. Subtract the running maximum first: one score of 1000 is "
-        "enough to overflow."
+        "The exponentials are not taken relative to the running maximum, the largest of all scores so far. Without it one "
+        "score of 1000 overflows."
     ),
     "tile_max": "m is the largest score of this tile alone. It should be the largest of all the scores so far.",
     "normalised": "o was divided by l inside the loop. o stays unnormalised; one division after the last tile is enough.",
@@ -39,6 +39,10 @@ HINTS = {
     "padded": (
         "The last tile is short, and the places behind its end were counted as keys with score 0. They need a weight of "
         "exactly 0."
+    ),
+    "overrun": (
+        "Keys behind the end of this head were counted: what lies there in memory belongs to the next one. Mask the loads, and "
+        "give those places a weight of exactly 0."
     ),
     "lse_l": "lse is the log of l alone. l was taken relative to m, so m belongs in it.",
     "lse_m": "lse holds the maximum alone: the log of l is missing.",
@@ -88,7 +92,7 @@ def _plain(s, v):
     m = s.max(-1, keepdims=True, initial=-np.inf)
     shift = np.where(m == -np.inf, s.dtype.type(0), m)
     w = np.exp(s - shift)
-    l = w.sum(-1, keepdims=True)
+    l = w.sum(-1, keepdims=True)  # noqa: E741 - the course's name for it
     with np.errstate(divide="ignore"):
         return w @ v / np.where(l == 0, s.dtype.type(1), l), (shift + np.log(l))[..., 0]
 
@@ -110,7 +114,9 @@ def _mistakes(s, v, tile, scale, dtype=np.float64):
     bare = np.exp(s.astype(dtype))
     up_to = np.cumsum(w, -1)[..., last] * np.exp(highest - running)  # l after each key's tile
     ends = np.arange(n) == last
-    after = np.cumsum(np.where(ends, np.log(up_to), 0.0)[..., ::-1], -1)[..., ::-1]  # log of the product of all later l
+    after = np.cumsum(np.where(ends, np.log(up_to), 0.0)[..., ::-1], -1)[
+        ..., ::-1
+    ]  # log of the product of all later l
     found = {
         "correction": own @ v / own_total,
         "correction_o": own @ v / total,
@@ -127,7 +133,8 @@ def _mistakes(s, v, tile, scale, dtype=np.float64):
         found["padded"] = w @ v / (total + (tile - short) * np.exp(-highest))
         if n > tile:
             found["dropped"] = _plain(s[..., : n - short], v[..., : n - short, :])[0]
-    return {name: {"o": o} for name, o in found.items()}
+    # Overflow gives NaN whatever the mistake, so only the mistake that is overflow may be recognised by it.
+    return {name: {"o": o} for name, o in found.items() if name == "no_max" or np.isfinite(o).all()}
 
 
 def _ratio(w, v):
@@ -177,7 +184,7 @@ def _state(s, v):
 
 def _step_case(name, before, values_before, s, v, may_write=False):
     state = _state(before, values_before)
-    m, l, o = _state(np.concatenate([before, s]), np.concatenate([values_before, v]))
+    m, l, o = _state(np.concatenate([before, s]), np.concatenate([values_before, v]))  # noqa: E741
     expected = {"m": np.float64(m), "l": np.float64(l), "o": o}
     expected = {key: np.asarray(value) for key, value in expected.items()}
 
@@ -191,7 +198,10 @@ def _step_case(name, before, values_before, s, v, may_write=False):
             "correction": {"l": old_l + p.sum(), "o": old_o + p @ v},
             "correction_o": {"l": l, "o": old_o + p @ v},
             "correction_l": {"l": old_l + p.sum(), "o": o},
-            "upside_down": {"l": old_l / factor + p.sum(), "o": old_o / factor + p @ v},
+            "upside_down": {
+                "l": old_l / max(factor, 1e-300) + p.sum(),
+                "o": old_o / max(factor, 1e-300) + p @ v,
+            },
             "no_max": {"l": old_l + bare.sum(), "o": old_o + bare @ v},
             "normalised": {"l": l, "o": o / l},
             "tile_max": {"m": s.max()},
@@ -247,15 +257,23 @@ def _step_masked_cases(rng, rung):
 
     # That the state is left alone is 03.step's business: one mistake, one loss.
     n = _between(rng, 4, 9)
-    yield _step_case(f"{n - 2} of {n} scores are -inf, first tile", none, no_values, *masked(n, 2), may_write=True)
+    yield _step_case(
+        f"{n - 2} of {n} scores are -inf, first tile", none, no_values, *masked(n, 2), may_write=True
+    )
     past = tile(_between(rng, 4, 12))
     n = _between(rng, 4, 9)
     yield _step_case(
-        f"{n - 1} of {n} scores are -inf, the maximum moves", *past, *masked(n, 1, past[0].max() + 6), may_write=True
+        f"{n - 1} of {n} scores are -inf, the maximum moves",
+        *past,
+        *masked(n, 1, past[0].max() + 6),
+        may_write=True,
     )
     n = _between(rng, 4, 9)
     yield _step_case(
-        f"all {n} scores are -inf, after an ordinary tile", *tile(_between(rng, 4, 12)), *masked(n, 0), may_write=True
+        f"all {n} scores are -inf, after an ordinary tile",
+        *tile(_between(rng, 4, 12)),
+        *masked(n, 0),
+        may_write=True,
     )
     n = _between(rng, 4, 9)
     yield _step_case(f"all {n} scores are -inf, first tile", none, no_values, *masked(n, 0), may_write=True)
@@ -323,7 +341,12 @@ def _tiles_cases(rng, rung):
     n = 16 * _between(rng, 2, 5)
     q, k, v = inputs(n, n, 16)
     yield _numpy_case(
-        f"{n} queries and keys in tiles of 16, the scores of the first query rise", q, _rising(q[0], k), v, 16, 16
+        f"{n} queries and keys in tiles of 16, the scores of the first query rise",
+        q,
+        _rising(q[0], k),
+        v,
+        16,
+        16,
     )
     n_q, n_k = 8 * _between(rng, 2, 4), 16 * _between(rng, 5, 8)
     yield _numpy_case(f"{n_q} queries, {n_k} keys, tiles of 8 and 16", *inputs(n_q, n_k, 16), 8, 16)
@@ -332,7 +355,9 @@ def _tiles_cases(rng, rung):
     n_q = 16 * _between(rng, 1, 3) + _between(rng, 1, 15)
     yield _numpy_case(f"{n_q} queries in tiles of 16: the last tile is short", *inputs(n_q, 64, 8), 16, 32)
     n_q, n_k = _between(rng, 2, 9), _between(rng, 10, 20)
-    yield _numpy_case(f"{n_q} queries, {n_k} keys, tiles of 64: larger than both", *inputs(n_q, n_k, 8), 64, 64)
+    yield _numpy_case(
+        f"{n_q} queries, {n_k} keys, tiles of 64: larger than both", *inputs(n_q, n_k, 8), 64, 64
+    )
     d, dv = _between(rng, 5, 12), _between(rng, 13, 20)
     yield _numpy_case(f"one query, head_dim {d}, values of {dv} numbers", *inputs(1, 48, d, dv), 16, 16)
     q, k, v = inputs(32, 64, 16)
@@ -354,7 +379,11 @@ def _repeated(rng, q, keys, values, n, scale):
     rng.shuffle(pick)
     counts = np.bincount(pick, minlength=len(keys))
     q, distinct = q.astype(np.float64), keys.astype(np.float64)
-    return keys[pick], values[pick], _plain(_scores(q, distinct, scale) + np.log(counts), values.astype(np.float64))
+    return (
+        keys[pick],
+        values[pick],
+        _plain(_scores(q, distinct, scale) + np.log(counts), values.astype(np.float64)),
+    )
 
 
 def _memory_cases(rng, rung):
@@ -389,7 +418,9 @@ def _numpy_limit(n, d, tile, item=8):
 # 03.kernel.*
 
 
-def _kernel_case(name, rng, rung, shape, blocks, causal=False, dtype="float32", edit=None, poison=None, wrong=None):
+def _kernel_case(
+    name, rng, rung, shape, blocks, causal=False, dtype="float32", edit=None, poison=None, wrong=None
+):
     """One launch.
 
     Args:
@@ -402,7 +433,11 @@ def _kernel_case(name, rng, rung, shape, blocks, causal=False, dtype="float32", 
     """
     heads, q_len, kv_len, d = shape
     block_m, block_n = blocks
-    q, k, v = _normal(rng, heads, q_len, d, scale=2.0), _normal(rng, heads, kv_len, d), _normal(rng, heads, kv_len, d)
+    q, k, v = (
+        _normal(rng, heads, q_len, d, scale=2.0),
+        _normal(rng, heads, kv_len, d),
+        _normal(rng, heads, kv_len, d),
+    )
     scale = 1 / math.sqrt(d)
     if edit is not None:
         edit(q, k, v)
@@ -421,22 +456,39 @@ def _kernel_case(name, rng, rung, shape, blocks, causal=False, dtype="float32", 
     }
 
     def behind(x, name):
-        rest = np.full((1, max(x.shape[1], block_m, block_n), d), np.nan) if poison == name else None
-        if rest is None:
-            rest = _normal(np.random.default_rng(7), 1, max(x.shape[1], block_m, block_n), d)
-        return Tensor(np.concatenate([x.reshape(-1), rest.reshape(-1).astype(np.float32)]), dtype)
+        """All heads in one row, and after them at least a tile that belongs to no head."""
+        size = max(x.shape[1], block_m, block_n) * d
+        rest = np.full(size, np.nan) if poison == name else _normal(np.random.default_rng(7), size)
+        return np.concatenate([x.reshape(-1), rest.astype(narrow).astype(np.float32)])
+
+    q_memory, k_memory, v_memory = behind(q, "q"), behind(k, "k"), behind(v, "v")
+
+    def overrun():
+        tiled = -(-kv_len // block_n) * block_n
+        rows = np.arange(heads)[:, None] * kv_len + np.arange(tiled)
+        k_read, v_read = (memory.reshape(-1, d)[rows].astype(np.float64) for memory in (k_memory, v_memory))
+        return {"o": _plain(_scores(q.astype(np.float64), k_read, scale), v_read)[0]}
 
     def mistakes():
         found = {}
         if kv_len and (s.max(-1) > -np.inf).all():
             found |= _mistakes(s, v, block_n, scale, np.float32) | _lse_mistakes(s, exact[1])
+            if kv_len % block_n and not causal:
+                found["overrun"] = overrun()
         return found | (wrong(full, v, exact) if wrong else {})
 
     return Case(
         name,
         Launch(
             (-(-q_len // block_m), heads),
-            (behind(q, "q"), behind(k, "k"), behind(v, "v"), "@o", "@lse", q_len, kv_len, scale),
+            (
+                *(Tensor(memory, dtype) for memory in (q_memory, k_memory, v_memory)),
+                "@o",
+                "@lse",
+                q_len,
+                kv_len,
+                scale,
+            ),
             {"o": ((heads, q_len, d), dtype), "lse": ((heads, q_len), "float32")},
             {"HEAD_DIM": d, "BLOCK_M": block_m, "BLOCK_N": block_n, "CAUSAL": causal},
         ),
@@ -454,11 +506,20 @@ def _full_cases(rng, rung):
 
     n = 16 * _between(rng, 3, 5)
     yield _kernel_case(
-        f"one head, {n} keys in tiles of 16, the scores rise", rng, rung, (1, 16, n, 16), (16, 16), edit=rising
+        f"one head, {n} keys in tiles of 16, the scores rise",
+        rng,
+        rung,
+        (1, 16, n, 16),
+        (16, 16),
+        edit=rising,
     )
     heads, q_len, kv_len = _between(rng, 2, 3), 16 * _between(rng, 2, 3), 32 * _between(rng, 2, 3)
     yield _kernel_case(
-        f"{heads} heads, {q_len} queries, {kv_len} keys, tiles of 16 and 32", rng, rung, (heads, q_len, kv_len, 32), (16, 32)
+        f"{heads} heads, {q_len} queries, {kv_len} keys, tiles of 16 and 32",
+        rng,
+        rung,
+        (heads, q_len, kv_len, 32),
+        (16, 32),
     )
     yield _kernel_case("2 heads, head_dim 64, tiles of 32 and 16", rng, rung, (2, 32, 48, 64), (32, 16))
 
@@ -471,13 +532,19 @@ def _full_cases(rng, rung):
 
 def _tails_cases(rng, rung):
     n = 16 * _between(rng, 1, 3) + _between(rng, 1, 15)
-    yield _kernel_case(f"{n} keys in tiles of 16: the last tile is short", rng, rung, (2, 16, n, 16), (16, 16))
+    yield _kernel_case(
+        f"{n} keys in tiles of 16: the last tile is short", rng, rung, (2, 16, n, 16), (16, 16)
+    )
     n = 16 + _between(rng, 1, 15)
-    yield _kernel_case(f"{n} queries in tiles of 16: the last tile is short", rng, rung, (2, n, 32, 16), (16, 16))
+    yield _kernel_case(
+        f"{n} queries in tiles of 16: the last tile is short", rng, rung, (2, n, 32, 16), (16, 16)
+    )
     yield _kernel_case("one query, one key", rng, rung, (1, 1, 1, 16), (16, 16))
     yield _kernel_case("17 queries, 100 keys, tiles of 16 and 32", rng, rung, (2, 17, 100, 32), (16, 32))
     n = _between(rng, 2, 15)
-    yield _kernel_case(f"{n} keys, a tile of 32: the tile is larger than the sequence", rng, rung, (2, 16, n, 16), (16, 32))
+    yield _kernel_case(
+        f"{n} keys, a tile of 32: the tile is larger than the sequence", rng, rung, (2, 16, n, 16), (16, 32)
+    )
 
 
 def _causal_mistakes(q_len, kv_len):
@@ -500,10 +567,16 @@ def _causal_cases(rng, rung):
     n = 16 * _between(rng, 2, 3)
     yield case(f"{n} queries, {n} keys", (2, n, n, 16), (16, 16))
     extra = 16 * _between(rng, 2, 3)
-    yield case(f"32 queries, {32 + extra} keys: the last query sees every key", (1, 32, 32 + extra, 16), (16, 16))
+    yield case(
+        f"32 queries, {32 + extra} keys: the last query sees every key", (1, 32, 32 + extra, 16), (16, 16)
+    )
     q_len = _between(rng, 17, 30)
     kv_len = q_len + _between(rng, 20, 40)
-    yield case(f"{q_len} queries, {kv_len} keys, tiles of 16 and 32: both last tiles are short", (2, q_len, kv_len, 32), (16, 32))
+    yield case(
+        f"{q_len} queries, {kv_len} keys, tiles of 16 and 32: both last tiles are short",
+        (2, q_len, kv_len, 32),
+        (16, 32),
+    )
     kv_len = _between(rng, 33, 60)
     yield case(f"one query, {kv_len} keys: it sees them all", (2, 1, kv_len, 16), (16, 16))
 
@@ -554,7 +627,11 @@ def _host_case(name, rng, rung, shape, causal=False, dtype="float32"):
     narrow = np.float16 if dtype == "float16" else np.float32
     q, k, v = (
         x.astype(narrow).astype(np.float32)
-        for x in (_normal(rng, *lead, q_len, d, scale=2.0), _normal(rng, *lead, kv_len, d), _normal(rng, *lead, kv_len, d))
+        for x in (
+            _normal(rng, *lead, q_len, d, scale=2.0),
+            _normal(rng, *lead, kv_len, d),
+            _normal(rng, *lead, kv_len, d),
+        )
     )
     scale = 1 / math.sqrt(d)
     visible = _causal(q_len, kv_len) if causal else None
@@ -588,9 +665,17 @@ def _host_cases(rng, rung):
     yield _host_case(f"batch 2, {heads} heads, 128 queries and keys", rng, rung, (2, heads, 128, 128, 16))
     batch = _between(rng, 2, 3)
     yield _host_case(f"batch {batch}, 1 head, 128 queries, 256 keys", rng, rung, (batch, 1, 128, 256, 32))
-    yield _host_case("batch 1, 2 heads, 128 queries and keys, causal", rng, rung, (1, 2, 128, 128, 16), causal=True)
+    yield _host_case(
+        "batch 1, 2 heads, 128 queries and keys, causal", rng, rung, (1, 2, 128, 128, 16), causal=True
+    )
     if rung == "gpu":
-        yield _host_case("float16, batch 2, 4 heads, 512 queries and keys", rng, rung, (2, 4, 512, 512, 64), dtype="float16")
+        yield _host_case(
+            "float16, batch 2, 4 heads, 512 queries and keys",
+            rng,
+            rung,
+            (2, 4, 512, 512, 64),
+            dtype="float16",
+        )
 
 
 def _host_memory_cases(rng, rung):

@@ -111,7 +111,7 @@ def as_html(title, results, note=""):
             continue
         body = "".join(
             f'<tr style="background:none"><th scope="row" style="{cell.format("left")};font-weight:600;'
-            f'vertical-align:top">{escape(label)}</th>'
+            f'vertical-align:top;white-space:nowrap">{escape(label)}</th>'
             f'<td style="{cell.format("left")};white-space:normal">{escape(str(value))}</td></tr>'
             for label, value in _failure(r)
         )

@@ -1,0 +1,150 @@
+"""How an answer is compared with the truth."""
+
+import numpy as np
+import pytest
+
+from autograder.checks import core, table
+from autograder.contestant import Answer, perform
+
+INF = np.inf
+
+
+def case(expected, tolerance=1e-6, **kwargs):
+    expected = {"o": np.asarray(expected, np.float64)}
+    return core.Case("a case", (), expected, {"o": tolerance}, **kwargs)
+
+
+def verdict(expected, got, **kwargs):
+    return core.judge_case(case(expected, **kwargs), Answer([np.asarray(got)]), {"mistake": "look there"})
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "passed"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], True),
+        ([1.0, 2.0], [1.0, 2.0 + 9e-7], True),
+        ([1.0, 2.0], [1.0, 2.0 + 2e-6], False),
+        ([-INF, 2.0], [-INF, 2.0], True),
+        ([-INF, 2.0], [INF, 2.0], False),
+        ([-INF, 2.0], [-1e30, 2.0], False),
+        ([-INF, 2.0], [np.nan, 2.0], False),
+        ([1.0, 2.0], [np.nan, 2.0], False),
+        ([1.0, 2.0], [INF, 2.0], False),
+        ([1.0, 2.0], [[1.0], [2.0]], False),
+        ([], [], True),
+        ([1.0], np.float32([1.0]), True),
+        ([1.0], np.array([True]), False),
+    ],
+)
+def test_an_element_passes_only_within_the_tolerance_and_infinities_only_as_themselves(expected, got, passed):
+    assert verdict(expected, got).passed is passed
+
+
+def test_a_failure_names_the_first_wrong_element_and_counts_nan():
+    result = verdict([[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.0], [np.nan, 9.0]])
+    assert (result.index, result.expected, np.isnan(result.got)) == ((1, 0), 3.0, True)
+    assert "1 of 4 elements are NaN" in result.message
+
+
+def test_the_number_of_values_and_missing_answers_are_named():
+    two = core.judge_case(case([1.0]), Answer([np.ones(1), np.ones(1)]), {})
+    assert not two.passed and "2 values came back, expected 1: (o)" in two.message
+    none = core.judge_case(case([1.0]), Answer(problem="it raised"), {})
+    assert not none.passed and none.message == "it raised"
+
+
+def test_writing_to_an_input_fails_a_right_answer():
+    result = core.judge_case(case([1.0]), Answer([np.ones(1)], changed=["argument 1"]), {})
+    assert result.passed is False and "argument 1" in result.message
+
+
+def test_a_known_mistake_is_recognised_only_when_its_result_is_that_one_and_not_the_truth():
+    wrong = lambda: {"mistake": {"o": np.array([5.0, 6.0])}}  # noqa: E731
+    assert verdict([1.0, 2.0], [5.0, 6.0], wrong=wrong).hint == "look there"
+    assert verdict([1.0, 2.0], [5.0, 7.0], wrong=wrong).hint is None
+    same = lambda: {"mistake": {"o": np.array([1.0, 2.0])}}  # noqa: E731
+    assert verdict([1.0, 2.0], [1.0, 2.1], wrong=same, tolerance=1e-3).hint is None
+
+
+def test_the_budget_is_twice_the_plain_formula_plus_the_floor_and_capped():
+    exact = np.array([0.5, -0.25])
+    assert core.budget(None, exact, 1e-12) == 1e-12
+    assert core.budget(exact + 1e-4, exact, 1e-6) == pytest.approx(2e-4 + 1e-6)
+    assert core.budget(np.array([np.inf, 9.0]), exact, 1e-6) == pytest.approx(core.BUDGET_CAP + 1e-6)
+    assert core.budget(None, np.array([1e4, -INF]), 1e-6) == pytest.approx(1e-2)
+
+
+def _memory_check(limit):
+    def cases(rng, rung):
+        for n in (64, 256):
+            yield core.Case(f"N = {n}", (n,), {"o": np.zeros(n)}, {"o": 0.1}, limit_bytes=limit, size=n)
+
+    return core.Check("x.memory", "", "function", cases)
+
+
+def test_a_right_answer_over_its_limit_fails_and_an_unmeasured_one_is_left_open():
+    rng = np.random.default_rng(0)
+    quadratic = lambda c: (Answer([np.zeros(c.size)]), c.size**2)  # noqa: E731
+    small, large = core.evaluate(_memory_check(10_000), rng, "numpy", quadratic)
+    assert small.passed is True and large.passed is False and "peak" in large.message
+    assert "power 2.00" in core.growth([small, large])
+    blind = lambda c: (Answer([np.zeros(c.size)]), None)  # noqa: E731
+    assert [r.passed for r in core.evaluate(_memory_check(10_000), rng, "numpy", blind)] == [None, None]
+
+
+class Equal:
+    def __eq__(self, other):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (None, "NoneType (is a `return` missing?)"),
+        ([1.0], "list"),
+        ("x" * 10**6, "str"),
+        (Equal(), "Equal"),
+        (np.array([object()]), "an array of object"),
+        ((np.ones(1), None), "value 2"),
+    ],
+)
+def test_what_is_not_an_array_is_named_and_never_passed_on(returned, words):
+    answer = perform(lambda: returned, ())
+    assert answer.arrays is None and words in answer.problem and len(answer.problem) < 500
+
+
+def test_a_subclass_of_ndarray_arrives_as_a_plain_array():
+    class Sly(np.ndarray):
+        pass
+
+    assert type(perform(lambda: np.ones(2).view(Sly), ()).arrays[0]) is np.ndarray
+
+
+def test_an_exception_of_any_size_becomes_a_short_problem():
+    def raises():
+        raise SystemExit("x" * 10**7)
+
+    answer = perform(raises, ())
+    assert answer.problem.startswith("SystemExit: xxx") and len(answer.problem) < 400 and len(answer.detail) <= 4000
+
+
+def test_the_callers_arrays_stay_as_they_were_and_the_write_is_reported():
+    mine = np.zeros(3)
+
+    def scribbles(x, pair):
+        x += 1
+        pair[1][0] = 5
+        return x
+
+    answer = perform(scribbles, (mine, (1.0, mine)))
+    assert mine.tolist() == [0, 0, 0]
+    assert answer.changed == ["argument 1", "argument 2, part 2"]
+
+
+def test_the_table_shows_the_case_the_index_and_the_hint_and_escapes_what_students_write():
+    result = core.Result("<b>case</b>", False, "o[1] is wrong", 0.5, 1e-6, "o", (1,), 2.0, 2.5, "m", "look <there>")
+    html = table.as_html("a check", [result])
+    assert "&lt;b&gt;case" in html and "<b>case" not in html and "look &lt;there&gt;" in html and "<details open" in html
+    text = table.as_text("a check", [result])
+    for words in ("fail", "first wrong: o[1]", "expected: 2", "got: 2.5", "hint: look <there>", "0 of 1 cases pass"):
+        assert words in text
