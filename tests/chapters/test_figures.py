@@ -1,0 +1,124 @@
+"""Every figure: inline SVG that parses, with alt text, text that is not tiny, and no colour but the look's."""
+
+import re
+import sys
+import xml.etree.ElementTree as ET
+
+import pytest
+from chapter_pages import CHAPTERS
+
+from kernels import reference
+
+sys.path.insert(0, str(CHAPTERS))
+import figures  # noqa: E402
+from figures.canvas import WIDTH  # noqa: E402
+from figures.plots import growth  # noqa: E402
+
+LENGTHS, NAIVE, FLASH = [512, 2048, 8192], [3 * n * n * 4 for n in (512, 2048, 8192)], [4e5, 8e5, 2.4e6]
+FIGURES = {
+    "one_idea": lambda: figures.one_idea(),
+    "memory_hierarchy": lambda: figures.memory_hierarchy(figures.CARDS["H100"]),
+    "recurrence": lambda: figures.recurrence([1, 3, 2, 0, 5, 4], 2),
+    "tiles": lambda: figures.tiles(),
+    "peak_memory": lambda: figures.peak_memory(LENGTHS, NAIVE, FLASH),
+}
+
+
+def svg_of(shown):
+    return re.search(r"<svg.*</svg>", shown.data, flags=re.DOTALL).group()
+
+
+def words_of(shown):
+    return [text.text for text in ET.fromstring(svg_of(shown)).iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_all_figures_are_listed_here():
+    helpers = {"CARDS", "Card", "size", "source", "table"}
+    assert FIGURES.keys() == set(figures.__all__) - helpers
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_renders_svg_with_alt_text(name):
+    shown = FIGURES[name]()
+    root = ET.fromstring(svg_of(shown))
+    assert root.get("role") == "img" and len(root.get("aria-label")) > 60
+    assert "<figcaption>" in shown.data
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_same_bytes_each_time(name):
+    assert FIGURES[name]().data == FIGURES[name]().data
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_text_is_readable_on_a_phone(name):
+    svg = svg_of(FIGURES[name]())
+    width = float(ET.fromstring(svg).get("viewBox").split()[2])
+    sizes = [float(size) for size in re.findall(r"font(?:-size)?: (?:[a-z]+ )?([\d.]+)px", svg)]
+    assert width <= WIDTH and sizes
+    assert min(sizes) * 320 / width >= 10.5  # 320 px is what a 360 px screen leaves for a picture
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_colours_follow_the_theme(name):
+    svg = svg_of(FIGURES[name]())
+    assert "var(--ft-" in svg
+    fixed = re.findall(r"#[0-9a-fA-F]{6}\b", re.sub(r"var\(--ft-[\w-]+, #[0-9a-fA-F]{6}\)", "", svg))
+    assert not fixed
+
+
+def test_recurrence_shows_the_numbers_of_the_library():
+    state = reference.empty_state((), 1)
+    words = " ".join(words_of(figures.recurrence([1, 3, 2, 0, 5, 4], 2)))
+    for tile in ([1.0, 3.0], [2.0, 0.0], [5.0, 4.0]):
+        state = reference.step(state, tile, [[0.0], [0.0]])
+        assert f"m = {state.m:g}" in words and f"l = {state.l:.3f}" in words
+
+
+def test_the_peak_plot_says_its_slopes_and_its_ends():
+    shown = figures.peak_memory(LENGTHS, NAIVE, FLASH)
+    assert growth(LENGTHS, NAIVE) == pytest.approx(4)
+    assert growth(LENGTHS, [n * 100 for n in LENGTHS]) == pytest.approx(2)
+    words = " ".join(words_of(shown))
+    assert "naive: × 4.0 a doubling" in words
+    assert all(figures.size(peak) in words for peak in (*NAIVE, *FLASH))
+    assert "256 times" in svg_of(shown)
+
+
+@pytest.mark.parametrize(
+    ("call", "names"),
+    [
+        (lambda: figures.recurrence([1.0] * 9, 3), "scores"),
+        (lambda: figures.recurrence([1.0] * 5, 2), "scores"),
+        (lambda: figures.tiles(count=3, row=3), "row"),
+        (lambda: figures.memory_hierarchy(figures.CARDS["A100"]), "card"),
+        (lambda: figures.peak_memory([1], [1], [1]), "lengths"),
+        (lambda: figures.table(("a", "b"), [(1,)]), "rows"),
+        (lambda: figures.source("reference/state.py", "nothing"), "function"),
+        (lambda: figures.source("reference/state.py", "step", start="nothing"), "start"),
+    ],
+)
+def test_bad_input_is_named(call, names):
+    with pytest.raises(ValueError, match=names):
+        call()
+
+
+def test_source_is_the_file_without_the_docstring():
+    file = (CHAPTERS.parent / "kernels/reference/state.py").read_text("utf-8")
+    shown = figures.source("reference/state.py", "step").data
+    code = shown.split("```")[1].removeprefix("python\n").splitlines()
+    assert code[0].startswith("def step(") and code[-1].strip().startswith("return ")
+    assert all(line in file.splitlines() for line in code)
+    assert '"""' not in shown
+
+
+def test_source_keeps_decorators_and_can_start_later():
+    assert figures.source("triton/online.py", "softmax_step").data.startswith(
+        "```python\n@triton.jit\ndef softmax_step"
+    )
+    later = figures.source("reference/flash.py", "flash_attention", start="for b, h in").data
+    assert later.startswith("```python\nfor b, h in") and "\nreturn o, lse\n" in later
+
+
+def test_sizes_read_well():
+    assert [figures.size(n) for n in (12, 2048, 96 * 1024, 3 * 2**30)] == ["12 B", "2 KiB", "96 KiB", "3 GiB"]
