@@ -21,7 +21,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbformat.v4 import new_code_cell, new_output
 
 from autograder import contestant
-from autograder.sandbox import Sandbox
+from autograder.sandbox import Sandbox, descendants
 
 MAX_ANSWER_BYTES = 256 * 2**20
 _PATIENCE = 2.0  # seconds that a killed call's parent gets to notice
@@ -124,12 +124,12 @@ class _Process:
         while not (folder / "ended").exists() and time.monotonic() < deadline:
             time.sleep(0.001)
         with contextlib.suppress(psutil.Error):
-            for child in self.main.children(recursive=True):  # a call may leave no process behind
+            for child in descendants(self.main):  # a call may leave no process behind
                 child.kill()
 
     def _overdue(self, folder, seconds):
         with contextlib.suppress(psutil.Error):
-            for child in self.main.children(recursive=True):
+            for child in descendants(self.main):
                 child.kill()
         self._finish(folder)
         if not (folder / "ended").exists():
@@ -218,7 +218,7 @@ class _Meter:
         high, dirty, files = {}, {}, 0
         pids = []
         with contextlib.suppress(psutil.Error):
-            pids = [self.process.main.pid, *(c.pid for c in self.process.main.children(recursive=True))]
+            pids = [self.process.main.pid, *(c.pid for c in descendants(self.process.main))]
         for pid in pids:
             with contextlib.suppress(OSError, ValueError):
                 root = Path(f"/proc/{pid}")

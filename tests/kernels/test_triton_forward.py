@@ -1,0 +1,548 @@
+"""The Triton forward kernel against float64: on the GPU if there is one, else in the interpreter at small
+sizes.
+
+Tolerance: the error against float64 may be at most twice that of the plain formula (inputs and probabilities
+in the same dtype, sums in float32), plus a floor. The floors below are units of the largest |v|, one set a
+rung.
+"""
+
+import ctypes
+import math
+import mmap
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton", reason="Triton has wheels for Linux alone")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from kernels.triton import forward, host  # noqa: E402
+from kernels.triton.forward import flash_attention  # noqa: E402
+
+GPU = torch.cuda.is_available()
+needs_gpu = pytest.mark.skipif(not GPU, reason="needs a GPU")
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).split(".")[1])
+# One rounding of an output near the largest |v| is eps / 2 of it; float32 sums add a few of float32's own.
+FLOOR = {
+    "interpreter": {torch.float32: 5e-7, torch.float16: 2**-11, torch.bfloat16: 2**-8},
+    "gpu": {torch.float32: 1e-6, torch.float16: 2**-11, torch.bfloat16: 2**-8},
+}["gpu" if GPU else "interpreter"]
+LSE_FLOOR = 2e-6  # of max(1, |lse|): lse is float32 whatever the inputs are
+CAP = 0.03  # of the largest |v|: a plain formula further off than this is no yardstick
+NAN = math.nan
+
+
+def plain(q, k, v, causal, scale, q_lens, kv_lens):
+    """The textbook formula: inputs and probabilities rounded to the inputs' dtype, products and sums in
+    float32 (float64 for float64)."""
+    dtype = q.dtype
+    work = torch.float64 if dtype == torch.float64 else torch.float32
+    batch, heads, q_len, dim = q.shape
+    kv_len = k.shape[2]
+    k, v = (torch.nan_to_num(x).repeat_interleave(heads // k.shape[1], dim=1).to(work) for x in (k, v))
+    q_lens, kv_lens = (
+        torch.full((batch, 1, 1, 1), n, device=q.device)
+        if x is None
+        else torch.tensor(x, device=q.device)[:, None, None, None]
+        for x, n in ((q_lens, q_len), (kv_lens, kv_len))
+    )
+    i, j = torch.arange(q_len, device=q.device)[:, None], torch.arange(kv_len, device=q.device)
+    visible = (j < kv_lens) & (i < q_lens)
+    if causal:
+        visible = visible & (j <= i + kv_lens - q_lens)
+    s = (torch.nan_to_num(q).to(work) @ k.mT) * (dim**-0.5 if scale is None else scale)
+    s = s.masked_fill(~visible, -math.inf)
+    lse = torch.logsumexp(s, -1)
+    p = torch.where(torch.isneginf(lse)[..., None], 0.0, torch.exp(s - lse[..., None]))
+    return (p.to(dtype).to(work) @ v).to(dtype), lse
+
+
+def to64(x):
+    return x.detach().cpu().double().numpy()
+
+
+def assert_right(got, q, k, v, oracle, *, causal=False, scale=None, q_lens=None, kv_lens=None):
+    o, lse = got
+    options = {"causal": causal, "scale": scale, "q_lens": q_lens, "kv_lens": kv_lens}
+    expected, expected_lse = oracle(to64(q), to64(k), to64(v), **options)
+    assert o.dtype == q.dtype
+    assert lse.dtype == torch.float32
+    assert o.device == lse.device == q.device
+    assert o.shape == expected.shape
+    assert lse.shape == expected_lse.shape
+    yardstick, yardstick_lse = plain(q.cpu(), k.cpu(), v.cpu(), **options)
+    o, lse = to64(o), to64(lse)
+    seen = ~np.isneginf(expected_lse)
+    assert np.array_equal(~np.isneginf(lse), seen)
+    assert not o[~seen].any()
+
+    largest = np.abs(np.nan_to_num(to64(v))).max(initial=0)
+    budget = np.abs(to64(yardstick) - expected).max(initial=0)
+    assert budget <= CAP * largest
+    assert np.abs(o - expected).max(initial=0) <= 2 * budget + FLOOR[q.dtype] * largest
+    lse_budget = np.abs(to64(yardstick_lse)[seen] - expected_lse[seen]).max(initial=0)
+    lse_scale = np.abs(expected_lse[seen]).max(initial=1)
+    assert lse_budget <= 1e-4 * lse_scale
+    assert np.abs(lse[seen] - expected_lse[seen]).max(initial=0) <= 2 * lse_budget + LSE_FLOOR * lse_scale
+
+
+def tensors(arrays, dtype, device):
+    return [torch.from_numpy(x).to(device=device, dtype=dtype) for x in arrays]
+
+
+def check(problem, oracle, device, dtype, *, causal=False, scale=None, seed=0, tiles=None, **shape):
+    q, k, v = tensors(problem(np.random.default_rng(seed), **shape), dtype, device)
+    lens = {"q_lens": shape.get("q_lens"), "kv_lens": shape.get("kv_lens")}
+    if tiles is None:
+        got = flash_attention(q, k, v, causal=causal, scale=scale, **lens)
+    else:
+        got = poisoned_launch(q, k, v, tiles, causal=causal, scale=scale, **lens)
+    assert_right(got, q, k, v, oracle, causal=causal, scale=scale, **lens)
+
+
+def poisoned_launch(q, k, v, tiles, *, causal=False, scale=None, q_lens=None, kv_lens=None):
+    """The kernel with given tiles, on outputs full of NaN: what it leaves unwritten shows."""
+    o = torch.full((*q.shape[:3], v.shape[3]), NAN, dtype=q.dtype, device=q.device)
+    lse = torch.full(q.shape[:3], NAN, device=q.device)
+    lens = [
+        None if x is None else torch.tensor(x, dtype=torch.int32, device=q.device) for x in (q_lens, kv_lens)
+    ]
+    scale = q.shape[3] ** -0.5 if scale is None else scale
+    forward.launch(q, k, v, o, lse, causal=causal, scale=scale, q_lens=lens[0], kv_lens=lens[1], tiles=tiles)
+    return o, lse
+
+
+SMALL = host.Tiles(16, 16, 4, 2)  # many tiles at small sizes
+
+
+@st.composite
+def shapes(draw):
+    batch, kv_heads, group = draw(st.integers(1, 2)), draw(st.integers(1, 2)), draw(st.integers(1, 3))
+    q_len, kv_len = draw(st.integers(1, 40)), draw(st.integers(0, 70))
+    lens = st.none() | st.lists(st.integers(0, q_len), min_size=batch, max_size=batch)
+    kv = st.none() | st.lists(st.integers(0, kv_len), min_size=batch, max_size=batch)
+    dim, v_dim = draw(st.sampled_from([(16, 16), (1, 24), (40, 16), (33, 7)]))
+    return {"batch": batch, "heads": kv_heads * group, "kv_heads": kv_heads, "q_len": q_len, "kv_len": kv_len,
+            "dim": dim, "v_dim": v_dim, "q_lens": draw(lens), "kv_lens": draw(kv)}  # fmt: skip
+
+
+@settings(deadline=None, max_examples=60 if GPU else 25)
+@given(
+    shape=shapes(),
+    causal=st.booleans(),
+    dtype=st.sampled_from(DTYPES),
+    scale=st.sampled_from([None, 0.5, -1.0]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_any_small_problem(shape, causal, dtype, scale, seed, problem, oracle, device):
+    check(problem, oracle, device, dtype, causal=causal, scale=scale, seed=seed, tiles=SMALL, **shape)
+
+
+@dtypes
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_batch_of_everything(dtype, causal, problem, oracle, device):
+    """The public function with its own tiles: ragged, grouped, longer than a tile, V's head_dim its own."""
+    check(problem, oracle, device, dtype, causal=causal, batch=3, heads=6, kv_heads=2, q_len=140, kv_len=150,
+          dim=40, v_dim=24, q_lens=[140, 0, 65], kv_lens=[150, 70, 129])  # fmt: skip
+
+
+@pytest.mark.parametrize("n", [1, 2, 15, 16, 17, 31, 33, 127, 128, 129] + [1023, 1025] * GPU)
+@pytest.mark.parametrize("causal", [False, True])
+def test_lengths_around_tile_boundaries(n, causal, problem, oracle, device):
+    check(problem, oracle, device, torch.float16, causal=causal, heads=2, q_len=n, kv_len=n)
+    check(problem, oracle, device, torch.float32, causal=causal, q_len=17, kv_len=n, tiles=SMALL)
+
+
+@pytest.mark.parametrize(
+    ("q_len", "kv_len"), [(9, 4), (40, 17), (33, 1), (5, 0), (1, 0), (1, 129), (3, 128), (47, 48), (48, 47)]
+)
+def test_causal_is_aligned_at_the_bottom_right(q_len, kv_len, problem, oracle, device):
+    for dtype in torch.float16, torch.float32:
+        check(problem, oracle, device, dtype, causal=True, q_len=q_len, kv_len=kv_len, tiles=SMALL)
+
+
+def test_the_end_of_a_longer_context(problem, oracle, device):
+    n = 4096 if GPU else 256
+    check(problem, oracle, device, torch.float16, causal=True, q_len=63, kv_len=n)
+    check(
+        problem, oracle, device, torch.float16, causal=True, q_len=n - 1 if GPU else 33, kv_len=n, tiles=SMALL
+    )
+
+
+@pytest.mark.parametrize("kv_lens", [[0, 17, 40], [17, 0, 40], [17, 40, 0], [0, 0, 0], [1, 16, 33]])
+@pytest.mark.parametrize("q_lens", [None, [0, 20, 20], [20, 0, 1], [1, 17, 0]])
+@pytest.mark.parametrize("causal", [False, True])
+def test_ragged(q_lens, kv_lens, causal, problem, oracle, device):
+    check(problem, oracle, device, torch.float32, causal=causal, batch=3, heads=3, kv_heads=1, q_len=20,
+          kv_len=40, q_lens=q_lens, kv_lens=kv_lens, tiles=SMALL)  # fmt: skip
+
+
+def test_ragged_beside_empty_sequences(problem, oracle, device):
+    check(problem, oracle, device, torch.float16, causal=True, batch=3, heads=9, kv_heads=3, q_len=1,
+          kv_len=5, q_lens=[1, 0, 1], kv_lens=[3, 0, 5])  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["int32", "int64", "list", "strided"])
+def test_lengths_of_any_kind(kind, problem, oracle, device):
+    lens = [3, 40]
+    given_lens = {
+        "int32": torch.tensor(lens, dtype=torch.int32, device=device),
+        "int64": torch.tensor(lens),
+        "list": lens,
+        "strided": torch.tensor([[3, 0], [40, 0]], device=device, dtype=torch.int32)[:, 0],
+    }[kind]
+    q, k, v = tensors(
+        problem(np.random.default_rng(0), 2, q_len=5, kv_len=40, kv_lens=lens), torch.float16, device
+    )
+    assert_right(flash_attention(q, k, v, kv_lens=given_lens), q, k, v, oracle, kv_lens=lens)
+
+
+@pytest.mark.parametrize(
+    ("dim", "v_dim"),
+    [
+        (1, 1),
+        (8, 200),
+        (40, 40),
+        (64, 64),
+        (80, 80),
+        (96, 128),
+        (160, 160),
+        (192, 128),
+        (256, 256),
+        (72, 256),
+    ],
+)
+@dtypes
+def test_head_dims(dim, v_dim, dtype, problem, oracle, device):
+    check(problem, oracle, device, dtype, causal=True, q_len=21, kv_len=37, dim=dim, v_dim=v_dim)
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads"), [(32, 4), (9, 3), (6, 2), (5, 1), (7, 1), (16, 1), (48, 1), (10, 2), (64, 8)]
+)
+def test_head_map(heads, kv_heads, problem, device):
+    q, k, v = problem(np.random.default_rng(0), 1, heads, kv_heads, 3, 11)
+    v[:] = np.arange(kv_heads)[:, None, None]
+    o, _ = flash_attention(*tensors((q, k, v), torch.float32, device))
+    expected = np.arange(heads) // (heads // kv_heads)
+    assert np.abs(to64(o) - expected[:, None, None]).max() <= 1e-5
+
+
+def strided(x, layout):
+    """The same numbers laid out otherwise."""
+    if layout == "length first":  # as (batch, length, heads, dim)
+        return x.permute(0, 2, 1, 3).contiguous().permute(0, 2, 1, 3)
+    if layout == "dim strided":  # K or V kept transposed
+        return x.mT.contiguous().mT
+    if layout == "every second":
+        wide = torch.full((*x.shape[:3], 2 * x.shape[3]), NAN, dtype=x.dtype, device=x.device)
+        wide[..., ::2] = x
+        return wide[..., ::2]
+    if layout == "head slice":
+        return torch.cat([torch.full_like(x, NAN), x, torch.full_like(x, NAN)], dim=1)[
+            :, x.shape[1] : 2 * x.shape[1]
+        ]
+    if layout == "one sequence for all":
+        return x[:1].expand(x.shape)
+    raise AssertionError(layout)
+
+
+@pytest.mark.parametrize(
+    "layout", ["length first", "dim strided", "every second", "head slice", "one sequence for all"]
+)
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_strides(layout, which, problem, oracle, device):
+    arrays = tensors(problem(np.random.default_rng(0), 2, 2, 2, 20, 37, 24), torch.float16, device)
+    arrays[which] = strided(arrays[which], layout)
+    assert not arrays[which].is_contiguous()
+    assert_right(flash_attention(*arrays, causal=True), *arrays, oracle, causal=True)
+
+
+@pytest.mark.parametrize(
+    ("dim", "v_dim"),
+    [(24, 24), (40, 24), (33, 64), (64, 33), (100, 100), (250, 250)] if GPU else [(40, 24), (33, 7)],
+)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_rows_that_do_not_start_at_16_bytes(dim, v_dim, dtype, causal, transposed, problem, oracle, device):
+    """Several tiles of keys, in and after the unmasked loop, loaded element by element when compiled."""
+    q, k, v = tensors(problem(np.random.default_rng(0), 1, 2, 1, 70, 150, dim, v_dim), dtype, device)
+    if transposed:
+        k, v = strided(k, "dim strided"), strided(v, "dim strided")
+    assert not (host.aligned(k) and host.aligned(v))
+    assert_right(flash_attention(q, k, v, causal=causal), q, k, v, oracle, causal=causal)
+
+
+def test_views_into_one_fused_tensor(problem, oracle, device):
+    fused = torch.randn(2, 33, 3, 4, 16, generator=torch.Generator().manual_seed(0)).half().to(device)
+    q, k, v = (fused[:, :, i].transpose(1, 2) for i in range(3))
+    q, k, v = q, k[:, ::2], v[:, 1::2]
+    assert_right(flash_attention(q, k, v, causal=True), q, k, v, oracle, causal=True)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, 3])
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_offsets_beyond_2_to_the_31(axis, which, problem, oracle, device):
+    """A stride of 2^31 / 15 elements and an index of 16 or more: the offset does not fit in 32 bits."""
+    shape = {0: (18, 1, 1, 1), 1: (1, 18, 1, 1), 2: (1, 1, 18, 1), 3: (1, 1, 1, 18)}[axis]
+    q, k, v = tensors(
+        problem(np.random.default_rng(0), shape[0], shape[1], shape[1], shape[2], max(5, shape[2]), shape[3]),
+        torch.float16,
+        device,
+    )
+    arrays = [q, k, v]
+    x = arrays[which]
+    stride = 2**31 // 15
+    strides = [s if i != axis else stride for i, s in enumerate(x.stride())]
+    elements = stride * (x.shape[axis] - 1) + x.numel()
+    if GPU:
+        room = torch.empty(elements, dtype=x.dtype, device=device)
+    else:
+        # Address space, not memory: only the pages that are written exist.
+        try:
+            pages = mmap.mmap(
+                -1, 2 * elements, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000
+            )  # NORESERVE
+        except OSError as error:
+            pytest.skip(f"no address space of {2 * elements} bytes: {error}")
+        room = torch.frombuffer((ctypes.c_char * (2 * elements)).from_buffer(pages), dtype=x.dtype)
+    wide = room.as_strided(x.shape, strides)
+    wide.copy_(x)
+    arrays[which] = wide
+    assert_right(flash_attention(*arrays), *arrays, oracle)
+
+
+def test_the_grid_lies_on_axis_x(monkeypatch, device):
+    """The y and z axes end at 65,535; x does not."""
+    grids = []
+
+    class Recorder:
+        def __getitem__(self, grid):
+            grids.append(grid)
+            return lambda *args, **kwargs: None
+
+    monkeypatch.setattr(forward, "forward_kernel", Recorder())
+    q = torch.empty(1, 1, 1, 16, dtype=torch.float16, device=device).expand(300, 300, 20, 16)
+    k = torch.empty(1, 1, 1, 16, dtype=torch.float16, device=device).expand(300, 300, 9, 16)
+    o, lse = q, q[..., 0]
+    forward.launch(q, k, k, o, lse, causal=False, scale=1.0, q_lens=None, kv_lens=None, tiles=SMALL)
+    assert grids == [(300 * 300 * 2,)]
+
+
+@needs_gpu
+def test_batch_times_heads_above_65535(problem, oracle, device):
+    q, k, v = tensors(problem(np.random.default_rng(0), 70_000, q_len=1, kv_len=3), torch.float16, device)
+    o, lse = flash_attention(q, k, v)
+    last = slice(69_990, 70_000)
+    assert_right((o[last], lse[last]), q[last], k[last], v[last], oracle)
+    assert_right((o[:10], lse[:10]), q[:10], k[:10], v[:10], oracle)
+
+
+@dtypes
+def test_large_scores(dtype, problem, oracle, device):
+    """Scores far beyond the range of float16 and of exp; equal scores; one that dominates."""
+    q, k, v = tensors(problem(np.random.default_rng(0), 1, 2, 1, 20, 40), dtype, device)
+    for scale in 2.0**12, -(2.0**12), 0.0:
+        got = flash_attention(q, k, v, causal=True, scale=scale)
+        o, lse = (to64(x) for x in got)
+        assert np.isfinite(o).all()
+        assert np.isfinite(lse).all()
+        expected, expected_lse = oracle(to64(q), to64(k), to64(v), causal=True, scale=scale)
+        yardstick, _ = plain(q.cpu(), k.cpu(), v.cpu(), True, scale, None, None)
+        budget = np.abs(to64(yardstick) - expected).max()
+        assert np.abs(o - expected).max() <= 2 * budget + FLOOR[dtype] * np.abs(to64(v)).max()
+        assert np.abs(lse - expected_lse).max() <= 2e-6 * np.abs(expected_lse).max()
+
+
+@dtypes
+def test_scores_below_every_stand_in_for_minus_infinity(dtype, device):
+    q, k = torch.full((1, 1, 20, 16), 1.0), torch.full((1, 1, 40, 16), -3.75e3)  # scores of -6e4
+    k[:, :, 5:] = NAN
+    v = torch.where(torch.isnan(k), NAN, torch.arange(40.0)[:, None])
+    q, k, v = (x.to(device=device, dtype=dtype) for x in (q, k, v))
+    score = 16 * float(k[0, 0, 0, 0])  # bfloat16 rounds -3750
+    o, lse = flash_attention(q, k, v, scale=1.0, kv_lens=[5])
+    assert (o - 2).abs().max() <= 4e-2 if dtype == torch.bfloat16 else (o - 2).abs().max() <= 2e-3
+    assert np.abs(to64(lse) - (score + math.log(5))).max() <= 2e-7 * abs(score)
+
+
+@dtypes
+@pytest.mark.parametrize("which", ["k", "v"])
+def test_nan_beyond_the_keys(dtype, which, problem, oracle, device):
+    """A cache longer than its sequence, NaN from the sequence's end on, in K alone and in V alone."""
+    q, k, v = problem(np.random.default_rng(0), 1, 2, 1, 20, 48)
+    {"k": k, "v": v}[which][:, :, 42:] = NAN
+    q, k, v = tensors((q, k, v), dtype, device)
+    got = flash_attention(q, k, v, causal=True, kv_lens=[42])
+    assert_right(got, q, k, v, oracle, causal=True, kv_lens=[42])
+
+
+def test_a_visible_nan_is_not_hidden(problem, device):
+    q, k, v = problem(np.random.default_rng(0), 1, 1, 1, 20, 20)
+    for x in k, v:
+        kept = x.copy()
+        x[0, 0, 3] = NAN
+        o, _ = flash_attention(*tensors((q, k, v), torch.float32, device))
+        assert torch.isnan(o).all()
+        x[:] = kept
+
+
+@pytest.mark.parametrize(
+    "tiles", sorted(set(host.TILES.values())) + [SMALL, host.Tiles(16, 64, 4, 1)], ids=str
+)
+@pytest.mark.parametrize("dtype", DTYPES if GPU else [torch.float16], ids=str)
+def test_each_configuration_alone_on_poisoned_outputs(tiles, dtype, problem, oracle, device):
+    check(problem, oracle, device, dtype, causal=True, tiles=tiles, batch=2, heads=2, kv_heads=1, q_len=150,
+          kv_len=140, q_lens=[150, 33], kv_lens=[140, 65])  # fmt: skip
+
+
+@dtypes
+def test_a_sequence_alone_and_in_a_batch_is_the_same_to_the_bit(dtype, problem, device):
+    q, k, v = tensors(problem(np.random.default_rng(0), 3, 4, 2, 20, 50), dtype, device)
+    lens = [50, 17, 0]
+    o, lse = flash_attention(q, k, v, kv_lens=lens, causal=True)
+    for b in range(3):
+        alone = flash_attention(
+            q[b : b + 1], k[b : b + 1], v[b : b + 1], kv_lens=lens[b : b + 1], causal=True
+        )
+        assert torch.equal(alone[0][0], o[b])
+        assert torch.equal(alone[1][0], lse[b])
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 3, 5), (2, 0, 3, 5), (2, 2, 0, 5), (2, 2, 3, 0)])
+def test_empty_tensors(shape, device):
+    batch, heads, q_len, kv_len = shape
+    q = torch.ones(batch, heads, q_len, 16, device=device)
+    k = torch.ones(batch, max(1, heads), kv_len, 16, device=device)
+    o, lse = flash_attention(q, k, k, causal=True)
+    assert o.shape == (batch, heads, q_len, 16)
+    assert not o.any()
+    assert torch.isneginf(lse).all()
+
+
+@needs_gpu
+@dtypes
+@pytest.mark.parametrize(("dim", "n"), [(64, 2048), (128, 2000), (256, 1025), (80, 1500)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_larger_shapes(dtype, dim, n, causal, device):
+    """Too large for the oracle's loops: float64 on the GPU, and the plain formula there."""
+    generator = torch.Generator(device).manual_seed(0)
+    q, k, v = (torch.randn(2, h, n, dim, generator=generator, device=device).to(dtype) for h in (4, 2, 2))
+    q_lens, kv_lens = [n, n - 700], [n - 3, n]
+    for b in range(2):
+        q[b, :, q_lens[b] :] = NAN
+        k[b, :, kv_lens[b] :] = v[b, :, kv_lens[b] :] = NAN
+    tiles = host.tiles_for(q, k, v)
+    o, lse = poisoned_launch(q, k, v, tiles, causal=causal, q_lens=q_lens, kv_lens=kv_lens)
+    expected, expected_lse = plain(q.double(), k.double(), v.double(), causal, None, q_lens, kv_lens)
+    if dtype == torch.float32:
+        assert not torch.backends.cuda.matmul.allow_tf32
+    yardstick, _ = plain(q, k, v, causal, None, q_lens, kv_lens)
+    budget = (yardstick.double() - expected).abs().max().item()
+    error = (o.double() - expected).abs().max().item()
+    largest = v.nan_to_num().abs().max().item()
+    print(f"error {error:.2e}, plain {budget:.2e}, ratio {error / budget:.2f}")
+    assert budget <= CAP * largest
+    assert error <= 2 * budget + FLOOR[dtype] * largest
+    seen = ~torch.isneginf(expected_lse)
+    assert torch.equal(~torch.isneginf(lse), seen)
+    assert (lse[seen].double() - expected_lse[seen]).abs().max().item() <= 1e-5
+
+
+@needs_gpu
+def test_memory_is_the_outputs_alone(device):
+    n = 32_768  # one score matrix would be 2 GB
+    q, k, v = (torch.randn(1, 1, n, 64, device=device, dtype=torch.float16) for _ in range(3))
+    flash_attention(q, k, v)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    o, lse = flash_attention(q, k, v, causal=True)
+    beyond = torch.cuda.max_memory_allocated() - before - o.nbytes - lse.nbytes
+    assert beyond <= 1024  # the allocator rounds each block up to 512 bytes
+
+
+GOOD = {"q": torch.ones(2, 4, 3, 8), "k": torch.ones(2, 2, 5, 8), "v": torch.ones(2, 2, 5, 6)}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q": np.ones((2, 4, 3, 8))}, "q must be a torch tensor, got ndarray"),
+        ({"k": torch.ones(2, 2, 5, 8).double()}, "k must be float16, bfloat16 or float32, got torch.float64"),
+        ({"v": torch.ones(2, 2, 5, 6).half()}, "v must have the dtype and device of q, torch.float32 on"),
+        ({"q": torch.ones(4, 3, 8)}, r"q must have 4 axes .* got shape \(4, 3, 8\)"),
+        ({"k": torch.ones(1, 2, 5, 8)}, "k and v must have the batch size of q, 2, got 1 and 2"),
+        ({"v": torch.ones(2, 2, 4, 6)}, "k and v must agree in heads and length"),
+        ({"k": torch.ones(2, 2, 5, 7)}, "k must have the head_dim of q, 8, got 7"),
+        (
+            {"k": torch.ones(2, 3, 5, 8), "v": torch.ones(2, 3, 5, 8)},
+            "multiple of the heads of k and v, got 4 and 3",
+        ),
+        (
+            {"q": torch.ones(2, 4, 3, 257), "k": torch.ones(2, 2, 5, 257)},
+            "q must have a head_dim of at most 256, got 257",
+        ),
+        ({"v": torch.ones(2, 2, 5, 264)}, "v must have a head_dim of at most 256, got 264"),
+        ({"v": torch.ones(2, 2, 5, 0)}, "head_dim must be at least 1"),
+        ({"kv_lens": [5, 6]}, r"kv_lens must lie between 0 and 5, got \[5, 6\]"),
+        ({"q_lens": [-1, 3]}, r"q_lens must lie between 0 and 3, got \[-1, 3\]"),
+        ({"kv_lens": torch.tensor([5, 6])}, "kv_lens must lie between 0 and 5"),
+        ({"kv_lens": [5]}, r"kv_lens must have shape \(2,\), one length a sequence, got \(1,\)"),
+        ({"kv_lens": [1.0, 2.0]}, "kv_lens must hold integers, got torch.float32"),
+        ({"kv_lens": "ab"}, "kv_lens must hold integers, got 'ab'"),
+        ({"scale": NAN}, "scale must be a finite number or None, got nan"),
+        ({"scale": "x"}, "scale must be a finite number or None, got 'x'"),
+    ],
+)
+def test_refusals_come_before_any_launch(change, message, monkeypatch, device):
+    monkeypatch.setattr(forward, "launch", lambda *args, **kwargs: pytest.fail("launched"))
+    arguments = {
+        name: x.to(device) if isinstance(x, torch.Tensor) and name in GOOD else x
+        for name, x in (GOOD | change).items()
+    }
+    with pytest.raises(ValueError, match=message):
+        flash_attention(**arguments)
+
+
+@needs_gpu
+def test_a_cpu_tensor_is_refused_by_the_compiled_kernel():
+    with pytest.raises(ValueError, match="q is on cpu: compiled kernels need a GPU tensor"):
+        flash_attention(**GOOD)
+
+
+@pytest.mark.parametrize("shared", [65_536, 101_376, 166_912, 232_448])  # bytes: Turing to Hopper
+@pytest.mark.parametrize("itemsize", [2, 4])
+@pytest.mark.parametrize("dim", [1, 16, 64, 80, 128, 192, 256])
+def test_tiles_fit_the_card(shared, itemsize, dim):
+    tiles = host.choose_tiles(dim, dim, itemsize, shared)
+    assert host.shared_bytes(tiles, host.padded(dim), host.padded(dim), itemsize) <= shared
+    for block in tiles.block_m, tiles.block_n:
+        assert block >= 16
+        assert block & (block - 1) == 0
+    assert tiles.stages >= 1
+    assert host.padded(dim) >= max(16, dim)
+
+
+def test_alignment_as_triton_sees_it(device):
+    room = torch.zeros(2, 4, 64, 64, dtype=torch.float16, device=device)
+    assert host.aligned(room)
+    assert host.aligned(room[:1, ::2, 3:])
+    assert host.aligned(room[:1].expand(5, 4, 64, 64))
+    assert host.aligned(room[..., :40])
+    assert not host.aligned(room[..., 1:41])  # the first element
+    assert not host.aligned(room[..., :33])  # the last of a row
+    assert not host.aligned(room[..., ::2])
+    assert not host.aligned(room.mT)
+    assert not host.aligned(room[..., :40].contiguous())  # rows of 80 bytes: 40 is no multiple of 16
+    assert host.choose_tiles(64, 64, 2, 232_448, pipelined=False).block_m < 64
+    assert host.choose_tiles(64, 64, 4, 232_448, pipelined=False) == host.choose_tiles(64, 64, 4, 232_448)
+
+
+def test_tiles_of_a_wide_v():
+    assert host.choose_tiles(16, 256, 2, 2**20) == host.choose_tiles(256, 16, 2, 2**20) == host.TILES[256, 2]

@@ -1,0 +1,7 @@
+"""The course's simulators, its quiz and its look. A widget is an anywidget: a `.py` and a `.js` of its name."""
+
+from widgets import look
+from widgets.quiz import Quiz
+from widgets.stepper import Stepper
+
+__all__ = ["Quiz", "Stepper", "look"]
