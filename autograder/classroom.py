@@ -14,6 +14,7 @@ import os
 import secrets
 import shutil
 import sys
+import warnings
 from pathlib import Path
 
 import nbformat
@@ -204,7 +205,8 @@ class Classroom:
             config.merge(Config({"CourseDirectory": {"submitted_directory": submitted}}))
         logger = logging.getLogger("traitlets")
         level = logger.level
-        with contextlib.chdir(self.folder):
+        with contextlib.chdir(self.folder), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # nbgrader's own, about its queries and templates
             api = NbGraderAPI(CourseDirectory(config=config), config=config)
             result = call(api)
         logger.setLevel(level)

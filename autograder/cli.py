@@ -1,4 +1,4 @@
-"""The command line: `autograder doctor | sample | grade | report | feedback | seed`."""
+"""The command line: `autograder doctor | new | sample | grade | report | feedback | seed`."""
 
 import importlib.metadata
 import platform
@@ -69,6 +69,20 @@ def doctor(sandbox: Annotated[bool, typer.Option("--sandbox", help="Try the sand
     raise typer.Exit(code)
 
 
+@app.command(epilog="Example: `autograder new class/2026`; then put notebooks at submitted/STUDENT/ASSIGNMENT/ in it.")
+def new(folder: Annotated[Path, typer.Argument(help="Where the class goes; a new or empty folder.")]):
+    """Make an empty class, with every exercise in its source and release folders."""
+    from autograder import exercise
+    from autograder.classroom import Classroom
+
+    if folder.exists() and any(folder.iterdir()):
+        _fail(f"{folder} is not empty; a new class needs a new folder")
+    classroom = Classroom.create(folder)
+    for name in exercise.assignments():
+        classroom.add(name, exercise.load_source(name), exercise.notebook_name(name))
+    out.print(f"{folder}: {', '.join(classroom.assignments())} released", highlight=False)
+
+
 @app.command(epilog="Exit codes: 0; with `--verify` 1 when any outcome differs from what the sample must score.\n\n"
                     "Example: `autograder sample class/sample --small`, then `autograder grade 03_flash_forward --class class/sample`, "
                     "then `autograder sample class/sample --verify`.")  # fmt: skip
@@ -119,11 +133,13 @@ def grade(
         _fail(f"no sandbox: {error}\n(--unsafe grades without one: only for code that you trust)", NO_SANDBOX)
     broken = 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=out) as progress:
+    with Progress(*columns, console=out, disable=not out.is_terminal) as progress:
         task = progress.add_task("grading  ", total=len(pending))
-        for _, verdict in grade_all(pending, jobs, scheduler):
+        for number, (job, verdict) in enumerate(grade_all(pending, jobs, scheduler), 1):
             broken += any(c["status"] == "infrastructure_error" for c in verdict["cells"].values())
             progress.advance(task)
+            if not out.is_terminal:  # a log, where a bar would show nothing before the end
+                typer.echo(f"graded {number} of {len(pending)}: {job.student}, {verdict['seconds']:.0f} s")
         task = progress.add_task("recording", total=len(students))
         for student in students:
             classroom.record(assignment, student)

@@ -30,10 +30,10 @@ def grade_all(jobs, workers=None, scheduler=None):
     # The local workers are this command's own: no dashboard, no spilling, and the sandbox watches over memory.
     quiet = {"distributed.worker.memory.terminate": False, "distributed.worker.memory.pause": False,
              "distributed.worker.memory.spill": False, "distributed.worker.memory.target": False,
-             "distributed.logging.distributed": "error"}  # fmt: skip
+             "distributed.logging.distributed": "critical"}  # fmt: skip
     with dask_config.set(quiet):
         cluster = scheduler or LocalCluster(
-            n_workers=workers, threads_per_worker=1, dashboard_address=None, silence_logs=logging.ERROR, host="127.0.0.1"
+            n_workers=workers, threads_per_worker=1, dashboard_address=None, silence_logs=logging.CRITICAL, host="127.0.0.1"
         )
         with Client(cluster) as client:
             futures = {client.submit(judge.grade, job, pure=False, retries=1): job for job in jobs}

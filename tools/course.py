@@ -380,6 +380,8 @@ def build_book():
 
     if follow([BIN / "jb", "build", ".", "--all", "-W", "-n", "--keep-going"], log, interesting):
         output = re.sub(r"\x1b\[[0-9;]*m", "", log.read_text(encoding="utf-8")).splitlines()
+        # A kernel's own notices, about its transport, are not the book's.
+        output = [line for line in output if not line.startswith("[IPKernelApp]")]
         problems = [line for line in output if re.search(r"\b(WARNING|ERROR|Error|Exception)\b", line)]
         for line in problems[:20] or output[-20:]:
             say(line)

@@ -192,9 +192,19 @@ def test_wrong_arguments_are_named_in_one_line(classroom, tmp_path, monkeypatch,
 
 
 def test_every_command_has_help_with_an_example():
-    for command in ("doctor", "sample", "grade", "report", "feedback", "seed"):
+    for command in ("doctor", "new", "sample", "grade", "report", "feedback", "seed"):
         result = run(command, "--help")
         assert result.exit_code == 0 and "Example" in result.output, command
+
+
+def test_a_new_class_has_every_exercise_and_never_takes_a_folder_that_is_in_use(tmp_path):
+    from autograder import exercise
+
+    result = run("new", tmp_path / "2026")
+    assert result.exit_code == 0, result.output
+    assert Classroom(tmp_path / "2026").assignments() == exercise.assignments()
+    again = run("new", tmp_path / "2026")
+    assert again.exit_code == cli.FAILED and "is not empty" in again.output
 
 
 def test_without_a_sandbox_nothing_is_graded_and_the_fix_is_printed(classroom, monkeypatch):

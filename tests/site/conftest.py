@@ -3,6 +3,7 @@ machine, on a console error, and on an uncaught exception in the page."""
 
 import functools
 import http.server
+import os
 import shutil
 import subprocess
 import sys
@@ -73,7 +74,8 @@ def served(site):
 def browser():
     """Chromium: the system's where there is one, else the one that Playwright installed."""
     names = ("chromium", "chromium-browser", "google-chrome")
-    found = next(filter(None, map(shutil.which, names)), None)
+    # `make test` has already looked: it gives the path, or "" for Playwright's own.
+    found = os.environ.get("CHROMIUM", next(filter(None, map(shutil.which, names)), None)) or None
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
         yield browser
