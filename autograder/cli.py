@@ -111,7 +111,7 @@ def sample(
 def grade(
     assignment: Annotated[str, typer.Argument(help="Name of a released assignment.")],
     folder: ClassOption,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Submissions graded at once. Default: one for each two cores.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Submissions graded at once. Default: one for each core.")] = None,
     scheduler: Annotated[str | None, typer.Option(help="A running Dask scheduler, e.g. tcp://10.0.0.1:8786.")] = None,
     cell_seconds: Annotated[float | None, typer.Option(min=1, help="Limit for one cell and one call.")] = None,
     cpu: Annotated[bool, typer.Option("--cpu", help="Grade on the CPU even if there is a GPU.")] = False,

@@ -20,13 +20,13 @@ def grade_all(jobs, workers=None, scheduler=None):
 
     Args:
         jobs: a list of `judge.Job`.
-        workers: processes of the local cluster; by default one for each two cores.
+        workers: processes of the local cluster; by default one for each core.
         scheduler: address of a running Dask scheduler, whose workers see the class folder under the same path.
     """
     jobs = list(jobs)
     if not jobs:
         return
-    workers = max(1, min(workers or max(1, (os.cpu_count() or 2) // 2), len(jobs)))
+    workers = min(workers or os.cpu_count() or 1, len(jobs))
     # The local workers are this command's own: no dashboard, no spilling, and the sandbox watches over memory.
     quiet = {"distributed.worker.memory.terminate": False, "distributed.worker.memory.pause": False,
              "distributed.worker.memory.spill": False, "distributed.worker.memory.target": False,

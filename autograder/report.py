@@ -9,8 +9,7 @@ from rich.text import Text
 
 from autograder.judge import WAITING
 
-_MARK = {"passed": ("pass", "green"), "failed": ("fail", "red"), "needs_review": ("review", "yellow"),
-         "infrastructure_error": ("error", "yellow"), "not_run": ("waits", "dim")}  # fmt: skip
+_WORD = {"failed": "", "needs_review": " review", "infrastructure_error": " error"}
 
 
 def rows(classroom, assignment):
@@ -68,18 +67,20 @@ def table(entries, title):
             out.add_row(e["student"], "-", "-", "not graded yet", "")
             continue
         lost = Text()
-        for name, status in e["checks"].items():
+        judged = {name: status for name, status in e["checks"].items() if status != "not_run"}  # `waits` counts those
+        if set(judged.values()) == {"failed"}:
+            lost.append("all")
+            judged = {}
+        for name, status in judged.items():
             if status != "passed":
-                word, style = _MARK[status]
                 lost.append((", " if lost else "") + name.removeprefix(prefix))
-                lost.append(f" {word}" if status != "failed" else "", style=style)
-        everything = {s for s in e["checks"].values()} == {"failed"}
+                lost.append(_WORD[status], style="yellow")
         flags = "; ".join(e["flags"])
         out.add_row(
             e["student"],
             f"{e['earned']:g} / {e['available']:g}",
             f"{e['waiting']:g}",
-            Text("all") if everything else lost,
+            lost,
             flags if len(flags) <= 120 else flags[:117] + "...",
         )
     return out
