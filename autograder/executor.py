@@ -381,7 +381,7 @@ class Notebook(_Process):
         self._client.reset()
         otherwise = "this cell ended its Python process"
         try:
-            self._client.execute_cell(cell, index, store_history=False)
+            self._client.execute_cell(cell, index)
         except CellExecutionError:
             pass
         except CellTimeoutError:

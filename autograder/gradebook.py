@@ -6,11 +6,12 @@ same scores from the same verdicts.
 """
 
 from nbconvert.preprocessors.sanitize import SanitizeHTML
+from nbformat.v4 import new_notebook
 from nbgrader.preprocessors import NbGraderPreprocessor, SaveAutoGrades
 from traitlets import Unicode
 
 from autograder import judge
-from autograder.rebuild import is_graded
+from autograder.rebuild import is_extra, is_graded
 
 
 class VerdictPreprocessor(NbGraderPreprocessor):
@@ -61,17 +62,13 @@ class SaveVerdict(VerdictPreprocessor, SaveAutoGrades):
 
 
 def sanitised(notebook):
-    """`notebook` without anything in it that could run in the reader's browser, but for the tables, which are ours.
+    """`notebook` without anything of the student's that could run in the reader's browser.
 
-    nbconvert's own sanitiser does it: scripts, event handlers and unknown output types of the student's cells go.
+    nbconvert's own sanitiser goes over the cells that the student added and over all outputs but our tables: scripts, event
+    handlers and unknown output types go. The course's text is from the master, and keeps its folds.
     """
-    tables = {i: c.outputs for i, c in enumerate(notebook.cells) if is_graded(c) and c.cell_type == "code"}
-    for i in tables:
-        notebook.cells[i].outputs = []
-    notebook, _ = SanitizeHTML(enabled=True).preprocess(notebook, {})
-    for i, outputs in tables.items():
-        # A graded cell whose kernel died still holds the student's outputs, not a table.
-        notebook.cells[i].outputs = [o for o in outputs if o.output_type == "display_data"]
+    for i, cell in enumerate(notebook.cells):
+        if not is_graded(cell) and (cell.cell_type == "code" or is_extra(cell)):
+            clean, _ = SanitizeHTML(enabled=True).preprocess(new_notebook(cells=[cell]), {})
+            notebook.cells[i] = clean.cells[0]
     return notebook
-
-

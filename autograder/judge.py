@@ -133,8 +133,9 @@ def grade(job):
         verdict["flags"] += rebuilt.flags
         notebook = rebuilt.notebook
         _Judge(job, notebook, verdict).run()
-        for cell in cells:
+        for cell in filter(is_graded, notebook.cells):
             if grade_id(cell) not in verdict["cells"]:
+                cell.outputs = []
                 verdict["cells"][grade_id(cell)] = entry(cell, "infrastructure_error", "this cell was never reached")
     verdict["seconds"] = round(time.time() - started, 3)
     write(job.stem, verdict, notebook)

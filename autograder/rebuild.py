@@ -13,6 +13,7 @@ import nbformat
 MAX_NOTEBOOK_BYTES = 20 * 2**20
 MAX_CELL_CHARACTERS = 200_000
 MAX_EXTRA_CELLS = 200
+_EXTRA = "extra-"  # how the id of a student's own cell starts
 
 
 class Unreadable(ValueError):
@@ -42,6 +43,11 @@ def is_graded(cell):
     """Whether `cell` (of a master) carries points and is judged by a check."""
     data = cell.metadata.get("nbgrader", {})
     return bool(data.get("grade")) and not data.get("solution")
+
+
+def is_extra(cell):
+    """Whether `cell` of a rebuilt notebook is one that the student added."""
+    return cell.id.startswith(_EXTRA)
 
 
 def read(path):
@@ -127,4 +133,4 @@ def rebuild(master, submitted):
 def _extra(cell, number):
     source = cell.source[:MAX_CELL_CHARACTERS]
     new = nbformat.v4.new_code_cell if cell.cell_type == "code" else nbformat.v4.new_markdown_cell
-    return new(source, id=f"extra-{number}"[:64])
+    return new(source, id=f"{_EXTRA}{number}"[:64])

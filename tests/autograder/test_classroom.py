@@ -10,6 +10,7 @@ import sys
 
 import nbformat
 import pytest
+from nbformat.v4 import new_markdown_cell
 from small_assignment import STEP, master, needs_sandbox, submission
 from typer.testing import CliRunner
 
@@ -39,6 +40,12 @@ def run(*arguments):
     return CliRunner().invoke(cli.app, [str(a) for a in arguments])
 
 
+def nbgrader(*arguments, cwd):
+    env = os.environ | {"PATH": os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]}
+    command = [sys.executable, "-m", "nbgrader", *arguments]
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True)
+
+
 def score(room, student):
     with room.gradebook() as gradebook:
         found = gradebook.find_submission("small", student)
@@ -64,16 +71,23 @@ def test_our_command_and_nbgraders_give_the_same_scores(classroom):
     shutil.rmtree(classroom.folder / ".autograder" / "verdicts")
     shutil.rmtree(classroom.folder / "autograded")
     classroom.add("small", SOURCE, "small")
-    command = [sys.executable, "-m", "nbgrader", "autograde", "small"]
-    env = os.environ | {"PATH": os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]}
-    done = subprocess.run(command, cwd=classroom.folder, env=env, capture_output=True, text=True)
+    done = nbgrader("autograde", "small", cwd=classroom.folder)
     assert done.returncode == 0, done.stderr
     assert [score(classroom, n)[0] for n in ("ada", "bob")] == ours
 
 
+@pytest.mark.parametrize(("solution", "words"), [(STEP, "Success"), (WRONG, "CheckFailed: 03.step")])
+def test_nbgraders_validate_which_students_can_run_agrees(tmp_path, solution, words):
+    nbformat.write(submission(solution), tmp_path / "small.ipynb")
+    done = nbgrader("validate", "small.ipynb", cwd=tmp_path)
+    assert words in done.stdout, done.stdout + done.stderr
+
+
 @needs_sandbox
 def test_feedback_shows_the_tables_and_runs_nothing_of_the_students(classroom):
-    classroom.submit("small", "eve", submission(WRONG, extra=SCRIPT))
+    notebook = submission(WRONG, extra=SCRIPT)
+    notebook.cells.insert(4, new_markdown_cell("<script>alert('MARK7')</script><details>harmless</details>", id="md"))
+    classroom.submit("small", "eve", notebook)
     assert run("grade", "small", "--class", classroom.folder).exit_code == 0
     assert run("feedback", "small", "--class", classroom.folder).exit_code == 0
     page = (classroom.folder / "feedback" / "eve" / "small" / "small.html").read_text()
@@ -95,6 +109,7 @@ def test_feedback_shows_the_tables_and_runs_nothing_of_the_students(classroom):
     live = Live()
     live.feed(page)
     assert not [x for x in live.found if "MARK" in str(x)]
+    assert "<details><summary>a fold of the course</summary>" in page
 
 
 @needs_sandbox

@@ -28,7 +28,7 @@ def master(solution="def step(state, tile):\n    pass"):
     """The released notebook (or, with a `solution`, its source)."""
     return new_notebook(
         cells=[
-            new_markdown_cell("# A small one", id="cell-00"),
+            new_markdown_cell("# A small one\n\n<details><summary>a fold of the course</summary>open</details>", id="cell-00"),
             new_code_cell("import numpy as np\nfrom autograder import check", id="setup"),
             new_code_cell(solution, id="solution-step", metadata=data("solution-step")),
             new_code_cell('check("03.step", step)', id="check-03-step", metadata=data("check-03-step", 3)),
