@@ -7,8 +7,8 @@ raw arrays. A student who rewrites all of it can still only change which arrays 
 Three users share `perform`:
 
 - the student's own `check` (in process, on the public cases);
-- the notebook's kernel in the grading sandbox: a hidden cell runs `_answer(folder)` after each graded cell;
-- the kernel driver: `python contestant.py drive FOLDER`, a clean process that has only the `@triton.jit` functions of the
+- the notebook's kernel in the grading sandbox: a hidden cell runs `_answer(folders)` after each graded cell;
+- the kernel driver: `python -m autograder drive FOLDER`, a clean process that has only the `@triton.jit` functions of the
   submission, so that no host code of the student runs where a kernel is graded.
 
 `_answer` forks. The call happens in the child, so that whatever it does (exit, segfault, loop, keep the inputs) costs
@@ -100,7 +100,8 @@ def perform(target, call, keep_inputs=True, ready=lambda: None, done=lambda: Non
             ]
             ready()
             before = time.perf_counter()
-            target[call.grid](*arguments, **call.constants)
+            with np.errstate(divide="ignore", invalid="ignore"):  # the interpreter's log(0) is the right -inf of an empty row
+                target[call.grid](*arguments, **call.constants)
             if device == "cuda":
                 torch.cuda.synchronize()
             after = time.perf_counter()
@@ -200,7 +201,7 @@ def _array(value, name):
         value = np.asarray(value)
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiub":
         kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__[:60]
-        hint = " (is a `return` missing?)" if value is None else ""
+        hint = ": is the part still empty, or a `return` missing?" if value is None else ""
         raise _NotAnArray(f"{name} should be an array or a number, but is {kind}{hint}")
     return np.array(value, subok=False)
 
@@ -277,39 +278,40 @@ def _write_answer(folder, answer):
     partial.rename(folder / "answer.json")  # the judge sees a whole answer or none
 
 
-def _handshake(folder, word, reply):
+def _handshake(request, answers, word, reply):
     """Tell the judge `word`, and wait until it has taken its measurement (`reply`)."""
 
     def wait():
-        (folder / word).touch()
+        (answers / word).touch()
         deadline = time.monotonic() + 30
-        while not (folder / reply).exists() and time.monotonic() < deadline:
+        while not (request / reply).exists() and time.monotonic() < deadline:
             time.sleep(0.001)
 
     return wait
 
 
-def _respond(folder, find):
+def _respond(request, answers, find):
     globals()["_answering"] = True
-    name, call, measure = _read_request(folder)
+    name, call, measure = _read_request(request)
     try:
         target = find(name)
     except BaseException as error:
         answer = Answer(problem=f"{type(error).__name__}: {_short(error)}")
     else:
-        hooks = (_handshake(folder, "ready", "go"), _handshake(folder, "done", "measured")) if measure else ()
-        answer = perform(target, call, not measure, *hooks)
-    _write_answer(folder, answer)
+        pairs = (("ready", "go"), ("done", "measured")) if measure else ()
+        answer = perform(target, call, not measure, *(_handshake(request, answers, *pair) for pair in pairs))
+    _write_answer(answers, answer)
 
 
-def _answer(folder, find=None):
-    """Answer the request in `folder`. Runs in the student's kernel, or in the driver."""
-    folder = Path(folder)
+def _answer(folders, find=None):
+    """Answer the request in the first of two folders, into the second. Runs in the student's kernel, or in the driver."""
+    request, answers = map(Path, folders.split())
+    answers.mkdir()
     find = find or (lambda name: _registry[name][0])
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        _respond(folder, find)
-        return (folder / "ended").write_text("0")
+        _respond(request, answers, find)
+        return (answers / "ended").write_text("0")
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
@@ -319,10 +321,10 @@ def _answer(folder, find=None):
             for fd in (0, 1, 2):
                 os.dup2(null, fd)
             sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-            _respond(folder, find)
+            _respond(request, answers, find)
         finally:
             os._exit(0)
-    (folder / "ended").write_text(str(os.waitpid(pid, 0)[1]))
+    (answers / "ended").write_text(str(os.waitpid(pid, 0)[1]))
 
 
 def _drive(folder):

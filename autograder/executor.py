@@ -5,7 +5,9 @@ away, a new one replays the cells that had completed, and the run goes on.
 """
 
 import contextlib
+import io
 import json
+import math
 import subprocess
 import sys
 import time
@@ -21,9 +23,10 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbformat.v4 import new_code_cell, new_output
 
 from autograder import contestant
-from autograder.sandbox import Sandbox, descendants
+from autograder.sandbox import Sandbox, anonymous_bytes, descendants
 
 MAX_ANSWER_BYTES = 256 * 2**20
+_MAX_JSON = 2**16
 _PATIENCE = 2.0  # seconds that a killed call's parent gets to notice
 
 
@@ -73,7 +76,8 @@ class _Process:
         self._requests = 0
         self.main = None
 
-    def trigger(self, folder):
+    def trigger(self, folders):
+        """Have the process answer the request in the first of two folders, into the second."""
         raise NotImplementedError
 
     def find_main(self, root_pid, timeout=30):
@@ -97,42 +101,49 @@ class _Process:
     def ask(self, name, call, seconds, measure=False):
         """Have `call` made inside. Returns an `Answer` and, when measured, the peak in bytes."""
         self._requests += 1
-        folder = self.sandbox.folder / f"request{self._requests}"
-        contestant.write_request(folder, name, call, measure)
-        self.trigger(folder)
-        meter = _Meter(self, contestant.has_tensor(call)) if measure else None
+        number = str(self._requests)
+        contestant.write_request(self.sandbox.requests / number, name, call, measure)
+        self.trigger(f"{self.sandbox.requests / number} {self.sandbox.answers / number}")
+        meter = _Meter(self, number, contestant.has_tensor(call)) if measure else None
         deadline = time.monotonic() + seconds
         pause = 0.001
-        while not (folder / "answer.json").exists():
-            if (folder / "ended").exists() and not (folder / "answer.json").exists():
-                return contestant.Answer(problem=_ending(folder)), None
-            if not self.main.is_running() or self.main.status() == psutil.STATUS_ZOMBIE:
-                raise Stop(self.reason("the call ended the whole Python process"))
-            if time.monotonic() > deadline:
-                return self._overdue(folder, seconds), None
-            if meter:
-                meter.step(folder)
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.02)
-        answer = _read_answer(folder)
-        self._finish(folder)
+        try:
+            while self.sandbox.look(number, "answer.json", _MAX_JSON) is None:
+                ended = self.sandbox.look(number, "ended", 20)
+                if ended is not None and self.sandbox.look(number, "answer.json", _MAX_JSON) is None:
+                    return contestant.Answer(problem=_ending(ended)), None
+                if not self.main.is_running() or self.main.status() == psutil.STATUS_ZOMBIE:
+                    raise Stop(self.reason("the call ended the whole Python process"))
+                if time.monotonic() > deadline:
+                    return self._overdue(number, seconds), None
+                if meter:
+                    meter.step()
+                time.sleep(pause)
+                pause = min(pause * 1.5, 0.02)
+            answer = read_answer(self.sandbox, number)
+        except ValueError as error:
+            answer = unreadable(error)
+        self._finish(number)
         return answer, meter.peak if meter else None
 
-    def _finish(self, folder):
-        """Wait until the process is free again, so that the next request doesn't race with it."""
+    def _finish(self, number):
+        """Wait until the process is free again, so that the next request doesn't race with it. Returns whether it is."""
         deadline = time.monotonic() + _PATIENCE
-        while not (folder / "ended").exists() and time.monotonic() < deadline:
+        ended = None
+        while ended is None and time.monotonic() < deadline:
+            with contextlib.suppress(ValueError):
+                ended = self.sandbox.look(number, "ended", 20)
             time.sleep(0.001)
         with contextlib.suppress(psutil.Error):
             for child in descendants(self.main):  # a call may leave no process behind
                 child.kill()
+        return ended is not None
 
-    def _overdue(self, folder, seconds):
+    def _overdue(self, number, seconds):
         with contextlib.suppress(psutil.Error):
             for child in descendants(self.main):
                 child.kill()
-        self._finish(folder)
-        if not (folder / "ended").exists():
+        if not self._finish(number):
             self.sandbox.kill()
             raise Stop(f"the call took longer than {seconds:.0f} s")
         return contestant.Answer(problem=f"the call took longer than {seconds:.0f} s and was stopped")
@@ -140,14 +151,16 @@ class _Process:
     def reason(self, otherwise):
         if self.sandbox.verdict == "memory":
             return f"it used more than {self.sandbox.limits.memory_bytes / 2**30:.1f} GiB of memory and was stopped"
+        if self.sandbox.verdict == "disk":
+            return "it filled the disk and was stopped"
         if self.sandbox.verdict == "processes":
             return "it started too many processes or threads and was stopped"
         return otherwise
 
 
-def _ending(folder):
+def _ending(ended):
     try:
-        status = int((folder / "ended").read_text()[:20])
+        status = int(ended)
     except ValueError:
         status = 0
     if status & 0x7F:
@@ -155,32 +168,38 @@ def _ending(folder):
     return f"the call ended the Python process (exit code {status >> 8}) instead of returning"
 
 
-def _read_answer(folder):
-    """The answer in `folder`, which untrusted code wrote: sizes are capped and nothing is unpickled."""
+def unreadable(error):
+    """The answer in place of one that can't be read."""
+    return contestant.Answer(problem=f"no readable answer came back ({type(error).__name__}: {str(error)[:100]})")
+
+
+def read_answer(sandbox, number):
+    """The answer in the folder `number`, which untrusted code wrote: sizes are capped and nothing is unpickled."""
     try:
-        path = folder / "answer.json"
-        if path.is_symlink() or path.stat().st_size > 2**16:
-            raise ValueError("the answer's file is not a small plain file")
-        body = json.loads(path.read_text())
+        body = json.loads(sandbox.look(number, "answer.json", _MAX_JSON))
         count = body["arrays"]
         arrays = None
         if count is not None:
             if not isinstance(count, int) or not 0 <= count <= 16:
                 raise ValueError("more than 16 values came back")
-            arrays = [_read_array(folder / f"out{i}.npy") for i in range(count)]
+            arrays = [_read_array(sandbox.look(number, f"out{i}.npy", MAX_ANSWER_BYTES)) for i in range(count)]
         problem = None if body["problem"] is None else str(body["problem"])[:500]
         changed = [str(c)[:60] for c in list(body["changed"])[:16]]
         return contestant.Answer(arrays, problem, str(body["detail"])[:4000], changed, float(body["seconds"]))
-    except Exception as error:  # whatever stands in the file, the judge goes on
-        return contestant.Answer(problem=f"no readable answer came back ({type(error).__name__}: {str(error)[:100]})")
+    except (Exception, RecursionError) as error:  # whatever stands in the file, the judge goes on
+        return unreadable(error)
 
 
-def _read_array(path):
-    if path.is_symlink() or path.stat().st_size > MAX_ANSWER_BYTES:
-        raise ValueError(f"an array of more than {MAX_ANSWER_BYTES >> 20} MiB")
-    # mmap_mode reads the header and checks it against the file's size before any array is made.
-    array = np.load(path, allow_pickle=False, mmap_mode="r")
-    return np.array(array)
+def _read_array(data):
+    """The array in an .npy file's bytes. Its size is checked against the data before any memory is taken for it."""
+    file = io.BytesIO(data)
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("an array's file has another format")
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    count = math.prod(shape)
+    if dtype.kind not in "fiub" or count * dtype.itemsize != len(data) - file.tell():
+        raise ValueError("an array's header does not fit its data")
+    return np.frombuffer(data, dtype, count, file.tell()).reshape(shape, order="F" if fortran else "C")
 
 
 class _Meter:
@@ -192,17 +211,20 @@ class _Meter:
     GPU instead: what NVML says of these processes.
     """
 
-    def __init__(self, process, tensors):
-        self.process = process
+    def __init__(self, process, number, tensors):
+        self.process, self.number = process, number
         self.peak = None
         self._gpu = _nvml() if tensors and process.sandbox.gpu else None
         self._start = None
 
-    def step(self, folder):
-        if self._start is None and (folder / "ready").exists():
+    def step(self):
+        """Called again and again while the call runs."""
+        sandbox = self.process.sandbox
+        request = sandbox.requests / self.number
+        if self._start is None and sandbox.look(self.number, "ready", 0) is not None:
             self._start = self._read(reset=True)
             self._most = 0
-            (folder / "go").touch()
+            (request / "go").touch()
         elif self._start is not None and self.peak is None:
             now = self._read()
             growth = sum(max(now[0][pid] - self._start[0].get(pid, 0), 0) for pid in now[0])
@@ -210,9 +232,9 @@ class _Meter:
             files = max(now[2] - self._start[2], 0)
             gpu = max(now[3] - self._start[3], 0)
             self._most = max(self._most, gpu if self._gpu else max(growth, dirty) + files)
-            if (folder / "done").exists():
+            if sandbox.look(self.number, "done", 0) is not None:
                 self.peak = self._most
-                (folder / "measured").touch()
+                (request / "measured").touch()
 
     def _read(self, reset=False):
         high, dirty, files = {}, {}, 0
@@ -226,7 +248,7 @@ class _Meter:
                     (root / "clear_refs").write_text("5")
                 high[pid] = _field(root / "status", "VmRSS" if reset else "VmHWM")
                 dirty[pid] = _field(root / "smaps_rollup", "Private_Dirty")
-                files += _anonymous_files(root)
+                files += anonymous_bytes(pid)
         files += self._tmpfs()
         return high, dirty, files, self._gpu(pids) if self._gpu else 0
 
@@ -244,17 +266,6 @@ def _field(path, name):
         if line.startswith(name + ":"):
             return int(line.split()[1]) * 1024
     raise ValueError(name)
-
-
-def _anonymous_files(root):
-    """Bytes in memfds and deleted files that the process holds open: memory that no RSS counts until it is mapped."""
-    total = 0
-    for entry in (root / "fd").iterdir():
-        with contextlib.suppress(OSError):
-            target = str(entry.readlink())
-            if target.startswith("/memfd:") or target.endswith(" (deleted)"):
-                total += entry.stat().st_blocks * 512
-    return total
 
 
 def _nvml():
@@ -284,9 +295,8 @@ class Driver(_Process):
 
     def __enter__(self):
         self.sandbox.__enter__()
-        shim = self.sandbox.folder / "course/autograder.py" if self.sandbox.unsafe else "/course/autograder.py"
         self._popen = self.sandbox.start(
-            [sys.executable, str(shim), "drive", str(self.sandbox.folder)],
+            [sys.executable, "-m", "autograder", "drive", str(self.sandbox.requests)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         if self._popen.stdout.readline().strip() != "up":  # torch and triton are imported
@@ -304,11 +314,11 @@ class Driver(_Process):
     def kernel(self, source, name):
         """Put `source` where the driver finds it; returns the name to ask for."""
         number = self._sources.setdefault(source, len(self._sources))
-        (self.sandbox.folder / f"kernels_{number}.py").write_text(source)
+        (self.sandbox.requests / f"kernels_{number}.py").write_text(source)
         return f"{number}:{name}"
 
-    def trigger(self, folder):
-        self._popen.stdin.write(f"{folder}\n")
+    def trigger(self, folders):
+        self._popen.stdin.write(f"{folders}\n")
         self._popen.stdin.flush()
 
 
@@ -331,9 +341,9 @@ class Notebook(_Process):
 
     def _start(self):
         self.sandbox = Sandbox(self.limits, self.gpu, self.unsafe).__enter__()
-        folder = self.sandbox.folder
-        manager = AsyncKernelManager(transport="ipc", ip=str(folder / "k"), connection_file=str(folder / "kernel.json"))
-        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", str(folder / "kernel.json"), "--HistoryManager.enabled=False"]
+        connection = str(self.sandbox.kernel / "kernel.json")
+        manager = AsyncKernelManager(transport="ipc", ip=str(self.sandbox.kernel / "k"), connection_file=connection)
+        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", connection, "--HistoryManager.enabled=False"]
         manager._kernel_spec = KernelSpec(argv=self.sandbox.command(argv), display_name="sandbox", language="python")
         client = _Client(self.notebook, km=manager, timeout=self.limits.cell_seconds, allow_errors=True,
                          record_timing=False, store_widget_state=False, skip_cells_with_tag="")  # fmt: skip
@@ -427,7 +437,7 @@ class Notebook(_Process):
             except Stop:
                 self.restart()
 
-    def trigger(self, folder):
+    def trigger(self, folders):
         self._client.kc.execute(
-            f"__import__('autograder')._answer({str(folder)!r})", silent=True, store_history=False, allow_stdin=False
+            f"__import__('autograder')._answer({folders!r})", silent=True, store_history=False, allow_stdin=False
         )

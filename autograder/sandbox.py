@@ -12,6 +12,7 @@ import importlib.util
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -132,13 +133,17 @@ def descendants(process):
 
 
 class Sandbox:
-    """One sandbox: a folder shared with it, the processes in it, and a watchdog over them.
+    """One sandbox: three folders shared with it, the processes in it, and a watchdog over them.
 
-    Use as a context manager; leaving it kills everything inside and removes the folder.
+    Use as a context manager; leaving it kills everything inside and removes the folders. They have the same paths inside and
+    outside, and the folder above them doesn't exist inside, so they can't be moved or replaced by links there.
 
     Attributes:
-        folder: the shared folder; the same path inside and outside.
-        verdict: why the watchdog killed it ("memory", "processes"), or None.
+        requests: read-only inside. Our side writes here, and nowhere else: in a folder where untrusted code may plant links,
+            a write of ours could land anywhere.
+        answers: writable inside. Our side only reads it, by `look`.
+        kernel: writable inside: the sockets of a notebook's kernel.
+        verdict: why the watchdog killed it ("memory", "processes", "disk"), or None.
     """
 
     def __init__(self, limits=None, gpu=False, unsafe=False):
@@ -146,14 +151,17 @@ class Sandbox:
         self.gpu = gpu and bool(gpu_nodes())
         self.unsafe = unsafe
         self.verdict = None
-        self.folder = None
+        self._folder = None
         self._roots = []
         self._stop = threading.Event()
 
     def __enter__(self):
         # A short path: the kernel's sockets lie in it, and a socket's path has at most 107 characters.
-        self.folder = Path(tempfile.mkdtemp(prefix="ag-", dir="/tmp"))
-        (self.folder / "triton").mkdir()
+        self._folder = Path(tempfile.mkdtemp(prefix="ag-", dir="/tmp"))
+        self.requests, self.answers, self.kernel = (self._folder / name for name in ("requests", "answers", "k"))
+        for folder in (self.requests, self.answers, self.kernel):
+            folder.mkdir()
+        self._answers = os.open(self.answers, os.O_RDONLY | os.O_DIRECTORY)
         self._watchdog = threading.Thread(target=self._watch, daemon=True)
         self._watchdog.start()
         return self
@@ -162,7 +170,38 @@ class Sandbox:
         self._stop.set()
         self._watchdog.join()
         self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._answers)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def look(self, folder, name, limit):
+        """The bytes of the plain file `name` in the answers' folder `folder`, or None when it is not there.
+
+        Whoever wrote it is not trusted: links are not followed, and a pipe is not waited for.
+
+        Raises:
+            ValueError: something is there, but not a plain file of at most `limit` bytes.
+        """
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            directory = os.open(folder, flags | os.O_DIRECTORY, dir_fd=self._answers)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ValueError(f"{folder} is not a folder ({error.strerror})") from None
+        try:
+            file = os.open(name, flags, dir_fd=directory)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ValueError(f"{name} can't be opened ({error.strerror})") from None
+        finally:
+            os.close(directory)
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
+            os.close(file)
+            raise ValueError(f"{name} is not a plain file of at most {limit} bytes")
+        with open(file, "rb") as opened:
+            return opened.read(limit)
 
     def environment(self):
         """The whole environment of the processes inside."""
@@ -181,7 +220,7 @@ class Sandbox:
             "MPLCONFIGDIR": "/tmp/home/mpl",
             "IPYTHONDIR": "/tmp/home/ipython",
             "JUPYTER_PREFER_ENV_PATH": "1",
-            "TRITON_CACHE_DIR": str(self.folder / "triton"),
+            "TRITON_CACHE_DIR": "/tmp/home/triton",
             "FLASH_TILES_GRADING": "1",
             # One thread: a fork inherits no thread pool, and two graders share a machine without fighting over cores.
             **{f"{lib}_NUM_THREADS": "1" for lib in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")},
@@ -200,13 +239,14 @@ class Sandbox:
         """`argv` wrapped so that it runs inside."""
         if self.unsafe:
             # Still an own folder and environment, so that what is graded is the same; but no wall.
-            shim = self.folder / "course"
+            shim = self._folder / "course"
             shim.mkdir(exist_ok=True)
             shutil.copy(SHIM, shim / "autograder.py")
             env = self.environment()
             env["PYTHONPATH"] = env["PYTHONPATH"].replace("/course", str(shim), 1)
-            env["HOME"] = str(self.folder)
-            return [*self._rlimits(), "env", "-i", *(f"{k}={v}" for k, v in env.items()), *argv]
+            env["HOME"] = str(self._folder)
+            env["TRITON_CACHE_DIR"] = str(self._folder / "triton")
+            return [*self._rlimits(), "env", "-i", "-C", str(self._folder), *(f"{k}={v}" for k, v in env.items()), *argv]
         command = [*self._rlimits(), find_bwrap(), *_base_arguments()]
         if self.gpu:
             command += ["--ro-bind", "/sys", "/sys"]
@@ -214,8 +254,10 @@ class Sandbox:
                 command += ["--dev-bind", node, node]
         for name, value in self.environment().items():
             command += ["--setenv", name, value]
-        command += ["--bind", str(self.folder), str(self.folder), "--chdir", str(self.folder), "--", *argv]
-        return command
+        command += ["--ro-bind", str(self.requests), str(self.requests)]
+        for folder in (self.answers, self.kernel):
+            command += ["--bind", str(folder), str(folder)]
+        return [*command, "--chdir", "/tmp/home", "--", *argv]
 
     def _rlimits(self):
         """The limits that every process inside inherits, set by util-linux's prlimit (safe beside threads, as preexec_fn isn't)."""
@@ -251,9 +293,16 @@ class Sandbox:
                 process.send_signal(signal.SIGKILL)
 
     def _watch(self):
+        hidden = tick = 0
         while not self._stop.wait(0.05):
             processes = self.processes()
-            threads = resident = 0
+            threads, resident = 0, hidden
+            if tick % 10 == 0:  # what is rarer and costs more to count
+                hidden = sum(anonymous_bytes(p.pid) for p in processes)
+                if _disk_bytes(self.answers) + _disk_bytes(self.kernel) > self.limits.file_bytes:
+                    self.verdict = "disk"
+                    self.kill()
+            tick += 1
             for process in processes:
                 with contextlib.suppress(psutil.Error):
                     threads += process.num_threads()
@@ -261,11 +310,36 @@ class Sandbox:
             if len(processes) > self.limits.processes or threads > self.limits.threads:
                 self.verdict = "processes"
             # RSS counts a page once for every process that shares it, so it only says when to look closer.
-            elif resident > self.limits.memory_bytes and sum(map(_share, processes)) > self.limits.memory_bytes:
+            elif resident > self.limits.memory_bytes and hidden + sum(map(_share, processes)) > self.limits.memory_bytes:
                 self.verdict = "memory"
             else:
                 continue
             self.kill()
+
+
+def anonymous_bytes(pid):
+    """Bytes in memfds and deleted files that the process holds open: memory that no RSS counts until it is mapped."""
+    total = 0
+    with contextlib.suppress(OSError):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                target = str(entry.readlink())
+                if target.startswith("/memfd:") or target.endswith(" (deleted)"):
+                    total += entry.stat().st_blocks * 512
+    return total
+
+
+def _disk_bytes(folder, most=10_000):
+    """Bytes in the files below `folder`; infinite when there are more than `most` of them."""
+    total = count = 0
+    for root, folders, files in os.walk(folder):
+        count += len(folders) + len(files)
+        if count > most:
+            return float("inf")
+        for name in files:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(root, name)).st_size
+    return total
 
 
 def _share(process):

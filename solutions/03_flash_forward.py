@@ -26,9 +26,10 @@
 # | 4 | `flash_forward_kernel`: the same in Triton | `03.kernel.full`, `.tails`, `.causal`, `.nan` | 4 + 2 + 3 + 2 |
 # | 5 | `flash_attention_triton`: allocate and launch | `03.host`, `03.host.memory` | 3 + 2 |
 #
-# Every check has points of its own, so a part that is not finished costs only itself. A check runs public cases here and
-# shows each of them; the grader repeats it with other sizes and other numbers of the same kinds. You may add cells
-# wherever you like. The cells with a `check` and the set-up cell are locked.
+# Every check has points of its own. Part 2 calls your `step` and part 5 launches your kernel, so a mistake in one of those
+# shows there as well; nothing else depends on another part. A check runs public cases here and shows each of them; the
+# grader repeats it with other sizes and other numbers of the same kinds. You may add cells wherever you like, and they are
+# kept. The cells with a `check` and the set-up cell are replaced by the originals when you are graded.
 
 # %% [markdown]
 # ## What you need
@@ -160,7 +161,8 @@ check("03.step", step)
 # whose scores are *all* `-inf`, before any other was seen. Then `m` stays `-inf`, and the formula subtracts `-inf` from
 # `-inf`. Make your `step` give back the empty state `(-inf, 0, 0)` there, and run both checks again.
 #
-# A common mistake: to mask with a large finite number instead. It keeps NaN away, and gives every masked key a weight.
+# A common mistake: to mask with a large finite number instead. It keeps NaN away, but a row whose keys are all masked then gets
+# the average of their values instead of nothing.
 #
 # <details><summary>A nudge</summary>
 # Print m - m' and s - m' for a tile of -inf in the empty state. Which of them is NaN?
@@ -226,7 +228,7 @@ check("03.one_query", flash_one_query)
 #
 # One query after another reads all of K and V again for each. Write `flash_attention(q, k, v, tile_q, tile_k)`: it takes
 # `tile_q` queries at once against each tile of keys. There is one state for each row, so `m` and `l` become vectors and `o`
-# a matrix; `step` itself is for a single query, so write its three lines once more, for rows.
+# a matrix; `step` itself is for a single query, so write its five lines once more, for rows.
 #
 # ```text
 # q               n_q x d        queries
@@ -484,7 +486,30 @@ def flash_forward_kernel(
 # 4. 17 keys: one key in the last tile. Wrong only now? A score of 0 in place of -inf.
 # 5. In the interpreter a kernel is Python: `print(s)` in the loop shows the tile. On a GPU use `tl.device_print`.
 # 6. All of o is NaN? Either nothing was stored, or the first NaN is in `p`, `alpha` or `v`: print those three.
-# 7. Right in the interpreter and off by about 0.001 on a GPU: `input_precision`.
+# 7. Right in the interpreter, and on a GPU wrong by far more than float32 rounds: `input_precision`.
+# 8. In the causal mask, put each comparison in parentheses: `&` binds tighter than `<=`.
+
+# %%
+def try_kernel(heads=1, q_len=16, kv_len=16, head_dim=16, block=16, causal=False):
+    """Launch your kernel on small random inputs, and print what it gives beside the plain formula."""
+    torch.manual_seed(0)
+    device = "cuda" if ON_GPU else "cpu"
+    q, k, v = (torch.randn(heads, n, head_dim, device=device) for n in (q_len, kv_len, kv_len))
+    o, lse = torch.full_like(q, float("nan")), torch.full((heads, q_len), float("nan"), device=device)
+    scale = head_dim**-0.5
+    flash_forward_kernel[(triton.cdiv(q_len, block), heads)](
+        q, k, v, o, lse, q_len, kv_len, scale, HEAD_DIM=head_dim, BLOCK_M=block, BLOCK_N=block, CAUSAL=causal
+    )
+    s = scale * (q @ k.transpose(1, 2)).double()
+    if causal:
+        i, j = torch.arange(q_len, device=device)[:, None], torch.arange(kv_len, device=device)
+        s = s.masked_fill(j > i + kv_len - q_len, float("-inf"))
+    print("largest error of o:  ", (o - s.softmax(-1) @ v.double()).abs().max().item())
+    print("largest error of lse:", (lse - s.logsumexp(-1)).abs().max().item())
+    print("first row of o:", o[0, 0].tolist(), "lse of head 0:", lse[0].tolist(), sep="\n")
+
+
+# try_kernel()              # rung 1; then try_kernel(kv_len=32), try_kernel(heads=2), try_kernel(kv_len=17)
 
 # %% [markdown]
 # ### Round 1: whole tiles

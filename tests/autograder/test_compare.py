@@ -100,7 +100,7 @@ class Equal:
 @pytest.mark.parametrize(
     ("returned", "words"),
     [
-        (None, "NoneType (is a `return` missing?)"),
+        (None, "NoneType: is the part still empty, or a `return` missing?"),
         ([1.0], "list"),
         ("x" * 10**6, "str"),
         (Equal(), "Equal"),

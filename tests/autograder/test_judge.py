@@ -1,5 +1,6 @@
 """One submission, from file to verdict: what it scores, whatever it does."""
 
+import io
 import json
 
 import numpy as np
@@ -7,9 +8,10 @@ import pytest
 from nbformat.v4 import new_code_cell
 from small_assignment import STEP, master, needs_sandbox, statuses, submission
 
-from autograder import checks, judge
+from autograder import checks, executor, judge
 from autograder.checks import core
 from autograder.rebuild import grade_id
+from autograder.sandbox import Sandbox
 
 pytestmark = needs_sandbox
 BOTH = {"step": "passed", "masked": "passed"}
@@ -92,7 +94,7 @@ def test_a_verdict_cannot_be_written_from_inside(graded):
 import glob, json, os, threading, time
 def forge():
     while True:
-        for folder in glob.glob("/tmp/ag-*/request*"):
+        for folder in glob.glob("/tmp/ag-*/answers/*"):
             body = {"arrays": 0, "problem": None, "detail": "", "changed": [], "seconds": 0, "passed": True, "earned": 100}
             try:
                 open(folder + "/answer.json", "w").write(json.dumps(body))
@@ -107,30 +109,56 @@ def step(state, tile):
     assert statuses(verdict) == NONE
 
 
-@pytest.mark.parametrize("content", ["not json", '{"arrays": 10**9}', '{"arrays": 1}', "[]", '{"arrays": -1}', "9" * 10**6])
-def test_a_forged_answer_of_any_shape_is_a_failed_case(tmp_path, content):
-    from autograder.executor import _read_answer
+def _answer_of(**files):
+    """What our side makes of an answer's folder with these files in it."""
+    with Sandbox() as box:
+        (box.answers / "1").mkdir()
+        for name, content in files.items():
+            (box.answers / "1" / name.replace("_", ".")).write_bytes(content)
+        return executor.read_answer(box, "1")
 
-    (tmp_path / "answer.json").write_text(content)
-    answer = _read_answer(tmp_path)
+
+_ONE = json.dumps({"arrays": 1, "problem": None, "detail": "", "changed": [], "seconds": 0}).encode()
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["not json", '{"arrays": 10000000000}', '{"arrays": 1}', "[]", '{"arrays": -1}', "9" * 10**6, "[" * 30_000, '{"arrays": true}'],
+)
+def test_a_forged_answer_of_any_shape_is_a_failed_case(content):
+    answer = _answer_of(answer_json=content.encode())
     assert answer.arrays is None and "no readable answer" in answer.problem
 
 
-def test_a_pickle_or_a_link_in_place_of_an_array_is_not_opened(tmp_path):
-    from autograder.executor import _read_answer
+def _npy(array, pickled=False):
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=pickled)
+    return file.getvalue()
 
-    body = {"arrays": 1, "problem": None, "detail": "", "changed": [], "seconds": 0}
-    (tmp_path / "answer.json").write_text(json.dumps(body))
-    np.save(tmp_path / "out0.npy", np.array([print], dtype=object), allow_pickle=True)
-    assert _read_answer(tmp_path).arrays is None
-    (tmp_path / "out0.npy").unlink()
-    (tmp_path / "real.npy").write_bytes(b"")
-    (tmp_path / "out0.npy").symlink_to("real.npy")
-    assert _read_answer(tmp_path).arrays is None
-    (tmp_path / "out0.npy").unlink()
-    huge = b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '<f8', 'fortran_order': False, 'shape': (99999999999,), }".ljust(117) + b"\n"
-    (tmp_path / "out0.npy").write_bytes(huge)
-    assert _read_answer(tmp_path).arrays is None
+
+def test_an_array_comes_back_as_it_was():
+    for array in (np.arange(6.0).reshape(2, 3), np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.float32(3), np.zeros((0, 4))):
+        (back,) = _answer_of(answer_json=_ONE, out0_npy=_npy(array)).arrays
+        assert back.dtype == np.asarray(array).dtype and np.array_equal(back, array) and back.shape == np.shape(array)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        _npy(np.array([print], dtype=object), pickled=True),
+        _npy(np.zeros(3, dtype="U9")),
+        _npy(np.zeros(4))[:-8],
+        _npy(np.zeros(4)) + bytes(8),
+        b"",
+        b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '<f8', 'fortran_order': False, 'shape': (99999999999,), }".ljust(117) + b"\n",
+        b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '<f8', 'fortran_order': False, 'shape': (-1,), }".ljust(117) + b"\n",
+        b"\x93NUMPY\x03\x00v\x00\x00\x00" + b"{}".ljust(117) + b"\n",
+    ],
+    ids=["pickle", "text", "short", "long", "empty", "a huge header", "a negative header", "another version"],
+)
+def test_what_is_not_the_plain_array_it_says_it_is_is_not_taken(content):
+    answer = _answer_of(answer_json=_ONE, out0_npy=content)
+    assert answer.arrays is None and "no readable answer" in answer.problem
 
 
 def test_the_same_seed_gives_the_same_cases_and_another_seed_others():

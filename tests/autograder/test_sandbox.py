@@ -119,7 +119,58 @@ def test_leaving_ends_every_process_even_a_daemon():
     while alive() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert alive() == []
-    assert not box.folder.exists()
+    assert not box.answers.exists()
+
+
+@pytest.mark.parametrize(
+    ("prepare", "words"),
+    [
+        ("os.mkfifo('{a}/1/x')", "not a plain file"),
+        ("os.symlink('/etc/hostname', '{a}/1/x')", "can't be opened"),
+        ("os.mkdir('{a}/1/x')", "not a plain file"),
+        ("open('{a}/1/x', 'wb').write(bytes(2000))", "at most 1000"),
+        ("os.rmdir('{a}/1'); os.symlink('/etc', '{a}/1')", "not a folder"),
+        ("os.rmdir('{a}/1'); open('{a}/1', 'w')", "not a folder"),
+        ("import socket; socket.socket(socket.AF_UNIX).bind('{a}/1/x')", "can't be opened"),
+    ],
+)
+def test_our_side_reads_plain_small_files_and_nothing_that_was_put_in_their_place(prepare, words):
+    with Sandbox() as box:
+        code = "import os\nos.mkdir('{a}/1')\n" + prepare
+        box.start([sys.executable, "-c", code.format(a=box.answers)]).wait(60)
+        assert box.look("2", "x", 1000) is None
+        with pytest.raises(ValueError, match=words):
+            box.look("1", "x", 1000)
+
+
+def test_the_requests_cannot_be_written_to_and_the_folders_cannot_be_replaced():
+    with Sandbox() as box:
+        tries = [f"open('{box.requests}/x', 'w')", f"os.rename('{box.answers}', '{box.answers}2')",
+                 f"os.rmdir('{box.requests}')", f"os.symlink('/etc', '{box.requests}/1')"]  # fmt: skip
+        code = "import os\n" + "\n".join(raises(t) for t in tries)
+        out = box.start([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True).communicate(timeout=60)[0]
+        assert out.split() == ["refused"] * len(tries)
+        assert list(box.requests.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "i = 0\nwhile True:\n    open(f'{a}/{i}', 'wb').write(bytes(2**20)); i += 1",
+        "i = 0\nwhile True:\n    open(f'{a}/{i}', 'wb'); i += 1",
+    ],
+    ids=["bytes", "files"],
+)
+def test_a_full_disk_is_not_what_an_answer_costs(code):
+    with Sandbox(Limits(file_bytes=64 * 2**20)) as box:
+        box.start([sys.executable, "-c", f"a = {str(box.answers)!r}\n" + code]).wait(60)
+        assert box.verdict == "disk"
+
+
+def test_memory_in_anonymous_files_counts():
+    code = "import os\nfds = []\nwhile True:\n    fds.append(os.memfd_create('x')); os.write(fds[-1], bytes(2**24))"
+    code, _, err, verdict = run(code, memory_bytes=500 * 2**20)
+    assert verdict == "memory", err
 
 
 def test_the_doctor_says_what_it_found_or_how_to_mend_it(monkeypatch, tmp_path):

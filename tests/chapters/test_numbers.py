@@ -53,6 +53,12 @@ def test_rounding_in_ulps(run):
     assert glued["ulp_1"] == pytest.approx(error(1), rel=0.25)
     assert glued["ulp_plain"] == pytest.approx(error(4096), rel=0.25)
     assert glued["ulp_1"] > 3 * glued["ulp_64"] > glued["ulp_plain"]  # what the text says of them
+    weights32 = np.exp(s - s.max(1, keepdims=True))
+    total = np.cumsum(weights32, 1)[:, -1:]  # cumsum adds one key after another
+    output = np.stack([np.cumsum(weights32 * column, 1)[:, -1] for column in v.T], 1) / total
+    sequence = float(np.max(np.abs(output - truth) / np.spacing(truth.astype(np.float32))))
+    assert glued["ulp_sequence"] == pytest.approx(sequence, rel=0.25)
+    assert glued["ulp_sequence"] > 3 * glued["ulp_64"]
     assert 0.02 < glued["same_64"] < 0.5
 
 
@@ -97,12 +103,21 @@ def test_traffic_counted_tile_by_tile(run):
             queries_outside += 2 * part  # a tile of K and of V
         queries_outside += part  # this tile of O
     assert glued["queries_mib"] == pytest.approx(queries_outside * element / 2**20)
-    assert glued["only_ratio"] == pytest.approx(standard / queries_outside)
+    standard_loads = 4 * matrix
+    for _ in range(0, n, tile):
+        for _ in range(0, n, tile):
+            standard_loads += 2 * part  # a tile of Q and of K, for one of S
+            standard_loads += part  # a tile of V, for one of P
+        standard_loads += part  # this tile of O
+    assert glued["tiled_ratio"] == pytest.approx(standard_loads / queries_outside)
+    assert glued["standard_mib"] == standard * element / 2**20
     assert glued["once_mib"] == 4 * array * element / 2**20
     flop = 2 * n * n * d * 2
     assert glued["int_standard"] == pytest.approx(flop / (standard * element))
     assert glued["int_hbm"] == pytest.approx(flop / (queries_outside * element))
     assert glued["int_l2"] == n / 2
+    assert glued["saved"] == pytest.approx((n * n - n * d) / flop)
+    assert abs(glued["extra"] - glued["saved"]) < 1e-4  # "about as many"
     assert glued["extra"] == pytest.approx((n // tile) * n * (d + 1) / flop)
 
 
@@ -131,6 +146,8 @@ def test_measured_peaks(run):
     # Three N x N arrays for the naive form: quadratic to within what is linear beside it.
     assert 0.85 * 16**2 < glued["peak_times"] <= 16**2
     assert glued["output_times"] == 16
+    assert 1 < glued["flash_times"] < 16
+    assert 3 < glued["naive_matrices"] < 3.5
     first, last = (float(glued[name].removesuffix(" KiB")) for name in ("work_first", "work_last"))
     assert last == pytest.approx(first, rel=0.05)  # the working space stays put
     assert 3 * 128 * 64 * 4 / 1024 < first < 1024  # KiB: more than the tiles themselves, less than a matrix
