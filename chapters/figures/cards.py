@@ -2,7 +2,8 @@
 
 Sources, as keys of `chapters/references.bib`: `nvidia_a100`, `nvidia_h100`, `nvidia_h200` for memory size, memory
 rate, multiprocessors and the dense matrix rate; `dao2022` for the A100's shared-memory rate and `shah2024` for the
-H100's shared-memory and L2 rates. Published rates are upper limits; a measured rate is lower.
+H100's shared-memory and L2 rates. The A100's shared-memory rate
+is its source's estimate. The other published rates are upper limits; a measured rate is lower.
 """
 
 from __future__ import annotations

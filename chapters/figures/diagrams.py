@@ -44,7 +44,7 @@ def memory_hierarchy(card: Card):
         raise ValueError(f"card must have published shared-memory and L2 rates; {card.name} lacks one")
     rows = (
         ("Shared memory", f"{card.multiprocessors} × {card.shared_bytes_each / 2**10:.0f} KiB", card.shared_rate,
-         "current", "one tile of S lives here"),
+         "current", "tiles of Q, K, V live here"),
         ("L2 cache", f"{card.l2_bytes / 2**20:.0f} MiB", card.l2_rate, "key", "K, V tiles read again"),
         ("HBM", f"{card.hbm_bytes / 1e9:.0f} GB", card.hbm_rate, "danger", "naive: all of S, and all of P"),
     )  # fmt: skip
@@ -68,7 +68,7 @@ def memory_hierarchy(card: Card):
         f"{card.l2_rate / 1e12:.4g} and HBM {card.hbm_rate / 1e12:.4g}: shared memory is {ratio:.1f} times as fast as HBM, "
         f"and thousands of times smaller.",
         caption=f"{card.name}: published rates, bars to scale; sources in the text. The naive form keeps S and P in "
-        f"the slowest of the three, the flash form keeps one tile of S in the fastest.",
+        f"the slowest of the three; flash keeps one tile of S nearer still than shared memory, in registers (not drawn).",
     )
 
 
