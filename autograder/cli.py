@@ -142,12 +142,16 @@ def grade(
                 typer.echo(f"graded {number} of {len(pending)}: {job.student}, {verdict['seconds']:.0f} s")
         task = progress.add_task("recording", total=len(students))
         for student in students:
-            classroom.record(assignment, student)
+            try:
+                classroom.record(assignment, student)
+            except ClassError as error:  # one student's odd folder or timestamp must not keep the others' scores back
+                broken += 1
+                typer.echo(f"autograder: {student} could not be recorded: {error}", err=True)
             progress.advance(task)
     kept = len(students) - len(pending)
     out.print(f"{len(pending)} graded, {kept} unchanged since the last run.", highlight=False)
     if broken:
-        _fail(f"{broken} could not be graded; run the same command again")
+        _fail(f"{broken} could not be graded or recorded; run the same command again")
 
 
 @app.command(epilog="Exit codes: 0; 4 when `--csv` or `--json` was refused because scores are waiting (`--partial` writes it all the same).\n\n"

@@ -19,14 +19,15 @@ import psutil
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbformat.v4 import new_code_cell, new_output
 
 from autograder import contestant
-from autograder.sandbox import Sandbox, anonymous_bytes, descendants
+from autograder.sandbox import Sandbox, anonymous_bytes
 
 MAX_ANSWER_BYTES = 256 * 2**20
 _MAX_JSON = 2**16
+_CUDA_CONTEXT = 3 * 2**29  # bytes on the card that a CUDA context with its libraries and our inputs may take before a call
 _PATIENCE = 2.0  # seconds that a killed call's parent gets to notice
 
 
@@ -48,8 +49,8 @@ class _Client(NotebookClient):
 
     def process_message(self, msg, cell, cell_index):
         # Counted as it arrives, so that a flood never piles up here.
-        self._printed += sum(len(part) for part in _texts(msg["content"]))
-        if self._printed > self.output_limit and msg["msg_type"] in {"stream", "display_data", "execute_result", "error"}:
+        self._printed += 200 + _size(msg["content"], self.output_limit)
+        if self._printed > self.output_limit and msg["msg_type"] != "status":
             if not self._capped:
                 self._capped = True
                 self.flooded()
@@ -57,15 +58,17 @@ class _Client(NotebookClient):
         return super().process_message(msg, cell, cell_index)
 
 
-def _texts(value):
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _texts(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _texts(item)
+def _size(value, enough):
+    """About how many bytes `value` (decoded JSON) takes as text; stops counting once it is more than `enough`."""
+    total, waiting = 0, [value]
+    while waiting and total <= enough:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            waiting += [*item.keys(), *item.values()]
+        elif isinstance(item, (list, tuple)):
+            waiting += item
+        total += len(item) if isinstance(item, str) else 8
+    return total
 
 
 class _Process:
@@ -103,8 +106,12 @@ class _Process:
         self._requests += 1
         number = str(self._requests)
         contestant.write_request(self.sandbox.requests / number, name, call, measure)
-        self.trigger(f"{self.sandbox.requests / number} {self.sandbox.answers / number}")
+        # Measured from before the call is asked for until its answer is here: when it begins is not for the contestant to say.
         meter = _Meter(self, number, contestant.has_tensor(call)) if measure else None
+        try:
+            self.trigger(f"{self.sandbox.requests / number} {self.sandbox.answers / number}")
+        except OSError:
+            raise Stop(self.reason("its Python process had ended")) from None
         deadline = time.monotonic() + seconds
         pause = 0.001
         try:
@@ -112,7 +119,7 @@ class _Process:
                 ended = self.sandbox.look(number, "ended", 20)
                 if ended is not None and self.sandbox.look(number, "answer.json", _MAX_JSON) is None:
                     return contestant.Answer(problem=_ending(ended)), None
-                if not self.main.is_running() or self.main.status() == psutil.STATUS_ZOMBIE:
+                if not self._alive():
                     raise Stop(self.reason("the call ended the whole Python process"))
                 if time.monotonic() > deadline:
                     return self._overdue(number, seconds), None
@@ -126,6 +133,19 @@ class _Process:
         self._finish(number)
         return answer, meter.peak if meter else None
 
+    def _alive(self):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return self.main.is_running() and self.main.status() != psutil.STATUS_ZOMBIE
+        return False
+
+    def _end_others(self):
+        """Kill all but the process itself and bubblewrap's: a call may leave nothing behind, however it was started."""
+        keep = {self.main.pid, *(p.pid for p in self.main.parents())}
+        for process in self.sandbox.processes():
+            if process.pid not in keep:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+
     def _finish(self, number):
         """Wait until the process is free again, so that the next request doesn't race with it. Returns whether it is."""
         deadline = time.monotonic() + _PATIENCE
@@ -135,14 +155,12 @@ class _Process:
                 ended = self.sandbox.look(number, "ended", 20)
             time.sleep(0.001)
         with contextlib.suppress(psutil.Error):
-            for child in descendants(self.main):  # a call may leave no process behind
-                child.kill()
+            self._end_others()
         return ended is not None
 
     def _overdue(self, number, seconds):
         with contextlib.suppress(psutil.Error):
-            for child in descendants(self.main):
-                child.kill()
+            self._end_others()
         if not self._finish(number):
             self.sandbox.kill()
             raise Stop(f"the call took longer than {seconds:.0f} s")
@@ -182,7 +200,11 @@ def read_answer(sandbox, number):
         if count is not None:
             if not isinstance(count, int) or not 0 <= count <= 16:
                 raise ValueError("more than 16 values came back")
-            arrays = [_read_array(sandbox.look(number, f"out{i}.npy", MAX_ANSWER_BYTES)) for i in range(count)]
+            arrays, left = [], MAX_ANSWER_BYTES  # of all of them together
+            for i in range(count):
+                data = sandbox.look(number, f"out{i}.npy", left)
+                left -= len(data)
+                arrays.append(_read_array(data))
         problem = None if body["problem"] is None else str(body["problem"])[:500]
         changed = [str(c)[:60] for c in list(body["changed"])[:16]]
         return contestant.Answer(arrays, problem, str(body["detail"])[:4000], changed, float(body["seconds"]))
@@ -205,42 +227,45 @@ def _read_array(data):
 class _Meter:
     """The peak memory of one call, seen from outside.
 
-    The call waits at "ready" and "done" while its sandbox is measured. Counted: growth of each process's high-water mark
-    (`VmHWM`, reset at "ready"), pages that the forked child wrote to (`Private_Dirty`: memory that was set up
-    before the fork and is used as scratch), and what was put into the tmpfs and into anonymous files. For tensors on a
-    GPU instead: what NVML says of these processes.
+    It runs from before the call is asked for until its answer is there; "ready" and "done", at which an honest call waits,
+    only make sure that one as short as a blink is seen. Counted: growth of each process's high-water mark (`VmHWM`), pages that
+    the forked child wrote to (`Private_Dirty`: memory that was set up before the fork and is used as scratch), and what was
+    put into the tmpfs and into anonymous files. For tensors on a GPU instead what NVML says of these processes: from "ready"
+    on, when the CUDA context and the inputs are there, but never leaving out more than such a context takes.
     """
 
     def __init__(self, process, number, tensors):
         self.process, self.number = process, number
-        self.peak = None
+        self.peak = 0
         self._gpu = _nvml() if tensors and process.sandbox.gpu else None
-        self._start = None
+        self._start = self._read(reset=True)
+        self._ready = 0
+        self._let = set()
 
     def step(self):
-        """Called again and again while the call runs."""
+        """Called again and again until the answer is there."""
         sandbox = self.process.sandbox
-        request = sandbox.requests / self.number
-        if self._start is None and sandbox.look(self.number, "ready", 0) is not None:
-            self._start = self._read(reset=True)
-            self._most = 0
-            (request / "go").touch()
-        elif self._start is not None and self.peak is None:
-            now = self._read()
-            growth = sum(max(now[0][pid] - self._start[0].get(pid, 0), 0) for pid in now[0])
-            dirty = sum(max(now[1][pid] - self._start[1].get(pid, 0), 0) for pid in now[1])
-            files = max(now[2] - self._start[2], 0)
-            gpu = max(now[3] - self._start[3], 0)
-            self._most = max(self._most, gpu if self._gpu else max(growth, dirty) + files)
-            if sandbox.look(self.number, "done", 0) is not None:
-                self.peak = self._most
-                (request / "measured").touch()
+        said = [word for word in ("ready", "done") if word not in self._let and sandbox.look(self.number, word, 0) is not None]
+        high, dirty, files, gpu = self._read()
+        # A forked child starts with its parent's pages.
+        base = [start.get(self.process.main.pid, 0) for start in self._start[:2]]
+        grown = sum(max(size - self._start[0].get(pid, base[0]), 0) for pid, size in high.items())
+        written = sum(max(size - self._start[1].get(pid, 0), 0) for pid, size in dirty.items())
+        if "ready" in said:
+            self._ready = gpu
+        now = max(grown, written) + max(files - self._start[2], 0)
+        if self._gpu:
+            now = max(gpu - min(self._ready, _CUDA_CONTEXT), 0) if self._ready else 0
+        self.peak = max(self.peak, now)
+        for word in said:  # measured since it was said: the call may go on
+            self._let.add(word)
+            (sandbox.requests / self.number / {"ready": "go", "done": "measured"}[word]).touch()
 
     def _read(self, reset=False):
         high, dirty, files = {}, {}, 0
         pids = []
         with contextlib.suppress(psutil.Error):
-            pids = [self.process.main.pid, *(c.pid for c in descendants(self.process.main))]
+            pids = [p.pid for p in self.process.sandbox.processes()]
         for pid in pids:
             with contextlib.suppress(OSError, ValueError):
                 root = Path(f"/proc/{pid}")
@@ -397,8 +422,9 @@ class Notebook(_Process):
         except CellTimeoutError:
             self.sandbox.kill()
             raise Stop(f"this cell ran longer than {self.limits.cell_seconds:.0f} s and was stopped") from None
-        except (DeadKernelError, RuntimeError):
+        except Exception:  # DeadKernelError, or whatever the messages of a kernel gone wild lead to
             if not self._flood:
+                self.sandbox.kill()
                 raise Stop(self.reason(otherwise)) from None
         if self._flood:
             raise Stop(f"this cell printed more than {self.limits.output_bytes >> 20} MiB and was stopped")

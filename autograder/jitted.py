@@ -6,6 +6,8 @@ taken, literal constants, `tl`, and a few built-ins. A body that names anything 
 """
 
 import ast
+import builtins
+import re
 
 # Methods and fields of a Triton value, and nothing that leads from one to the machinery below it.
 _ATTRIBUTES = {
@@ -15,9 +17,26 @@ _ATTRIBUTES = {
     "permute", "ravel", "reduce", "reshape", "rsqrt", "scalar", "shape", "sigmoid", "sort", "split", "sqrt", "store",
     "sum", "to", "trans", "type", "value", "view", "xor_sum",
 }  # fmt: skip
-# Names of `triton.language` that lead to Python objects rather than to operations.
-_NOT_OPERATIONS = {"core", "semantic", "standard", "random", "extra", "tensor", "builtin", "ir", "str_to_ty", "target_info"}
+# What a kernel may take from `tl`: operations and types by name. An allow-list, so that what a next release of Triton adds
+# (modules, decorators, whatever leads to Python) is refused until somebody has looked at it.
+_TL = {
+    "abs", "arange", "argmax", "argmin", "assume", "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min",
+    "atomic_or", "atomic_xchg", "atomic_xor", "bfloat16", "bitonic_merge", "broadcast", "broadcast_to", "cast", "cat", "cdiv",
+    "ceil", "clamp", "constexpr", "cos", "cumprod", "cumsum", "debug_barrier", "device_assert", "device_print",
+    "div_rn", "dot", "erf", "exp", "exp2", "expand_dims", "fdiv", "flip", "float16", "float32", "float64", "floor", "fma", "full",
+    "gather", "int1", "int16", "int32", "int64", "int8", "interleave", "join", "load", "log", "log2", "make_block_ptr",
+    "max", "max_constancy", "max_contiguous", "maximum", "min", "minimum", "multiple_of", "num_programs", "permute", "program_id",
+    "range", "ravel", "reshape", "rsqrt", "sigmoid", "sin", "softmax", "sort", "split", "sqrt", "sqrt_rn", "static_assert",
+    "static_print", "static_range", "store", "sum", "swizzle2d", "topk", "trans", "uint16", "uint32", "uint64", "uint8",
+    "umulhi", "view", "where", "xor_sum", "zeros", "zeros_like", "advance", "math", "pointer_type",
+}  # fmt: skip
+_TL_MATH = {"abs", "ceil", "cos", "div_rn", "erf", "exp", "exp2", "fdiv", "floor", "fma", "log", "log2", "rsqrt", "sin", "sqrt",
+            "sqrt_rn", "umulhi"}  # fmt: skip
 _BUILTINS = {"range", "min", "max", "abs", "int", "float", "bool", "len", "tuple", "print", "True", "False", "None"}
+# Names that a kernel can't give to something of its own: where Triton looks a name up before the kernel does, the
+# variable would hide from us what the name really means.
+_RESERVED = {"tl", "triton"} | {n for n in dir(builtins) if n not in {"min", "max", "abs", "sum", "id", "input"}}
+_ANNOTATION = re.compile(r"(['\"]?)(tl\.(constexpr|dtype|tensor|int32|int64|float32)|int|float|bool)\1")
 _HEADER = "import triton\nimport triton.language as tl\n\n"
 
 
@@ -76,6 +95,9 @@ def take(sources, kernel):
             elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
                 if _is_literal(node.value) and ast.unparse(node.annotation) in {"tl.constexpr", "int", "float"}:
                     constants[node.target.id] = node  # with its annotation: triton reads `X: tl.constexpr = 1` by it
+    for name in _RESERVED:
+        functions.pop(name, None)
+        constants.pop(name, None)
     if kernel not in functions:
         raise NotTaken(f"no function {kernel} decorated with @triton.jit is defined at the top level of a cell")
     wanted, order = [kernel], []
@@ -112,8 +134,13 @@ def _names(function, functions, constants):
     arguments = function.args
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
     local = {a.arg for a in every if a}
+    for name in sorted(local & _RESERVED):
+        refuse(function, f"an argument called {name}")
+    # Both would be run, as Python, where the function is defined.
+    if function.returns is not None or getattr(function, "type_params", None):
+        refuse(function, "a return annotation or type parameters")
     for a in every:
-        if a and a.annotation is not None and not ast.unparse(a.annotation).strip("'\"").startswith(("tl.", "int", "float")):
+        if a and a.annotation is not None and not _ANNOTATION.fullmatch(ast.unparse(a.annotation)):
             refuse(a, f"the annotation {ast.unparse(a.annotation)[:60]} is not known")
     for default in [*arguments.defaults, *filter(None, arguments.kw_defaults)]:
         if not _is_literal(default):
@@ -126,7 +153,7 @@ def _names(function, functions, constants):
                              ast.ListComp, ast.SetComp, ast.DictComp, ast.Match)):  # fmt: skip
             refuse(node, f"`{type(node).__name__}` can't stand in a kernel")
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            if node.id in {"tl", "triton"}:
+            if node.id in _RESERVED:
                 refuse(node, f"assigning to {node.id}")
             local.add(node.id)
     roots = {id(n.value) for n in body if isinstance(n, ast.Attribute)}
@@ -139,10 +166,13 @@ def _names(function, functions, constants):
             if node.attr.startswith("_"):
                 refuse(node, f"the name {ast.unparse(node)[:60]}")
             if root == "tl":
-                if node.attr in _NOT_OPERATIONS:
-                    refuse(node, f"the name tl.{node.attr}")
+                if node.attr not in _TL:
+                    refuse(node, f"the name tl.{node.attr[:40]}")
+                if node.attr == "math" and id(node) not in roots:
+                    refuse(node, "the name tl.math")
             elif root == "tl.math":
-                pass
+                if node.attr not in _TL_MATH:
+                    refuse(node, f"the name tl.math.{node.attr[:40]}")
             elif root == "triton":
                 if node.attr not in {"cdiv", "next_power_of_2"}:
                     refuse(node, f"the name triton.{node.attr[:40]}")
@@ -155,7 +185,7 @@ def _names(function, functions, constants):
             if name in functions or name in constants:
                 outside.add(name)
             elif name in {"tl", "triton"} and id(node) in roots:
-                continue
+                continue  # looked at as an attribute's root
             else:
                 refuse(node, f"the name {name[:60]}")
     return outside

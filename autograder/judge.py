@@ -124,7 +124,9 @@ def grade(job):
     cells = [c for c in master.cells if is_graded(c)]
     try:
         rebuilt = rebuild(master, read(job.submission))
-    except Unreadable as error:
+    except Exception as error:  # Unreadable, or whatever else a malformed notebook leads to: a person must look
+        if not isinstance(error, Unreadable):
+            error = f"it could not be taken apart: {type(error).__name__}: {str(error)[:200]}"
         verdict["flags"].append(str(error))
         notebook = master
         for cell in cells:
@@ -132,7 +134,10 @@ def grade(job):
     else:
         verdict["flags"] += rebuilt.flags
         notebook = rebuilt.notebook
-        _Judge(job, notebook, verdict).run()
+        try:
+            _Judge(job, notebook, verdict).run()
+        except Exception as error:  # our fault: what was judged so far stands, the rest is tried again
+            verdict["flags"].append(f"grading failed: {type(error).__name__}: {str(error)[:300]}")
         for cell in filter(is_graded, notebook.cells):
             if grade_id(cell) not in verdict["cells"]:
                 cell.outputs = []
@@ -148,7 +153,7 @@ def write(stem, verdict, notebook):
     stem.parent.mkdir(parents=True, exist_ok=True)
     for suffix, text in ((".ipynb", nbformat.writes(notebook)), (".json", json.dumps(verdict, indent=1))):
         part = stem.with_name(f"{stem.name}.{os.getpid()}.part")
-        part.write_text(text, encoding="utf-8")
+        part.write_text(text, encoding="utf-8", errors="backslashreplace")  # students' text may hold lone surrogates
         part.replace(stem.with_name(stem.name + suffix))
 
 
@@ -213,10 +218,10 @@ class _Judge:
             performer = self.kernel_call if check.kind == "kernel" else self.function_call
             try:
                 perform = performer(check, target)
-                results = list(core.evaluate(check, generator(self.job.seed, name), self.rung(check), perform))
-            except jitted.NotTaken as error:
-                status, message = "failed", str(error)
+            except (jitted.NotTaken, RecursionError, ValueError, MemoryError) as error:
+                status, message = "failed", str(error)[:500]
             else:
+                results = list(core.evaluate(check, generator(self.job.seed, name), self.rung(check), perform))
                 stop = perform.stop
                 failed = [r for r in results if r.passed is False]
                 waiting = [r for r in results if r.passed is None]
@@ -245,8 +250,9 @@ class _Judge:
             return self.driver
 
         def dropped():
-            self.driver.__exit__(None, None, None)
-            self.driver = None
+            if self.driver is not None:
+                self.driver.__exit__(None, None, None)
+                self.driver = None
 
         return _Perform(check, process, lambda driver: driver.kernel(source, target), dropped)
 

@@ -171,7 +171,8 @@ class Sandbox:
         self._watchdog.join()
         self.kill()
         os.close(self._answers)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        # Not shutil.rmtree: what lies there may be nested deeper than Python's recursion goes.
+        subprocess.run(["rm", "-rf", "--", str(self._folder)], check=False, stderr=subprocess.DEVNULL)
 
     def look(self, folder, name, limit):
         """The bytes of the plain file `name` in the answers' folder `folder`, or None when it is not there.
@@ -293,6 +294,14 @@ class Sandbox:
                 process.send_signal(signal.SIGKILL)
 
     def _watch(self):
+        try:
+            self._watch_until_stopped()
+        except Exception:
+            self.verdict = self.verdict or "watchdog"  # what nobody watches over must not go on
+            self.kill()
+            raise
+
+    def _watch_until_stopped(self):
         hidden = tick = 0
         while not self._stop.wait(0.05):
             processes = self.processes()
@@ -330,15 +339,25 @@ def anonymous_bytes(pid):
 
 
 def _disk_bytes(folder, most=10_000):
-    """Bytes in the files below `folder`; infinite when there are more than `most` of them."""
+    """Bytes in the files below `folder`; infinite when there are more than `most`, or more than 50 folders deep."""
     total = count = 0
-    for root, folders, files in os.walk(folder):
-        count += len(folders) + len(files)
-        if count > most:
-            return float("inf")
-        for name in files:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(root, name)).st_size
+    waiting = [(folder, 0)]
+    while waiting:
+        here, depth = waiting.pop()
+        try:
+            with os.scandir(here) as entries:
+                for entry in entries:
+                    count += 1
+                    if count > most or depth > 50:
+                        return float("inf")
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append((entry.path, depth + 1))
+                    else:
+                        total += entry.stat(follow_symlinks=False).st_size
+        except FileNotFoundError:
+            continue  # gone since it was listed
+        except OSError:
+            return float("inf")  # a path too long to look at is one that we can't count
     return total
 
 

@@ -162,6 +162,16 @@ def test_a_broken_file_waits_for_a_person_and_the_rest_is_graded(classroom):
     assert lines[1].startswith("ada,small,5.0,5.0,0.0") and lines[2].startswith("bob,small,0.0,0.0,5.0")
 
 
+@needs_sandbox
+def test_one_student_who_cannot_be_recorded_does_not_keep_the_others_back(classroom):
+    for name in ("ada", "bob", "cyd"):
+        classroom.submit("small", name, submission())
+    (classroom.folder / "submitted" / "bob" / "small" / "timestamp.txt").write_text("yesterday, about noon")
+    result = run("grade", "small", "--class", classroom.folder)
+    assert result.exit_code == cli.FAILED and "bob could not be recorded" in result.output
+    assert [score(classroom, n)[0] for n in ("ada", "cyd")] == [5.0, 5.0]
+
+
 def test_our_own_failure_is_no_zero_and_is_tried_again(classroom):
     classroom.submit("small", "ada", submission())
     (job,) = classroom.pending("small")

@@ -171,6 +171,52 @@ def test_the_same_seed_gives_the_same_cases_and_another_seed_others():
     assert judge.seed_id(b"a") != judge.seed_id(b"b") and b"a".hex() not in judge.seed_id(b"a")
 
 
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        ("from IPython import get_ipython\n_k = get_ipython().kernel\n"
+         "for _ in range(3): _k.session.send(_k.iopub_socket, 'stream', {}, _k.get_parent())", "passed"),
+        ("from IPython.display import display\ndisplay({'application/json': [0] * 1_000_000}, raw=True)", "passed"),
+        ("import os\nfor i in range(1200):\n    os.mkdir('d'); os.chdir('d')\n"
+         "import time; time.sleep(5)", "passed"),
+    ],
+    ids=["malformed messages", "numbers without end", "folders without end"],
+)  # fmt: skip
+def test_what_a_kernel_sends_or_leaves_does_not_stop_the_judge(graded, extra, expected):
+    verdict, executed = graded(extra=extra.replace("import os\n", "import os, glob\nos.chdir(glob.glob('/tmp/ag-*/answers')[0])\n"))
+    assert set(statuses(verdict).values()) == {expected}
+    assert len(json.dumps(executed)) < 3 * 2**20
+
+
+def test_many_large_answers_are_not_all_taken():
+    with Sandbox() as box:
+        (box.answers / "1").mkdir()
+        (box.answers / "1" / "answer.json").write_bytes(_ONE.replace(b'"arrays": 1', b'"arrays": 16'))
+        for i in range(16):
+            with open(box.answers / "1" / f"out{i}.npy", "wb") as file:
+                file.write(_npy(np.zeros(0))[:-1])
+                file.truncate(200 * 2**20)
+        assert executor.read_answer(box, "1").arrays is None
+
+
+def test_text_that_no_encoding_takes_and_metadata_of_any_shape_lose_nothing(graded):
+    verdict, _ = graded('def step(state, tile):\n    raise ValueError("\\ud800")')
+    assert statuses(verdict) == NONE
+    odd = submission()
+    odd.cells[3].metadata = {"nbgrader": {"grade_id": ["x"]}, "tags": 5}
+    verdict, _ = graded(notebook=odd)
+    assert set(statuses(verdict).values()) <= {"needs_review", "passed"}
+
+
+def test_our_own_failure_in_the_middle_keeps_what_was_judged(graded, monkeypatch):
+    def broken(rng, rung):
+        raise KeyError("our fault")
+
+    verdict, _ = graded(master_notebook=_with(monkeypatch, _check("x.broken", broken)))
+    assert statuses(verdict) == {"step": "passed", "masked": "infrastructure_error"}
+    assert any("our fault" in flag for flag in verdict["flags"])
+
+
 def test_an_unreadable_submission_waits_for_a_person(graded, tmp_path):
     path = tmp_path / "small.ipynb"
     path.write_text("{")
@@ -222,8 +268,14 @@ _HONEST = "def step(n):\n    return np.zeros(8)"
          "    import time; time.sleep(0.2)\n    return np.zeros(8)", False),
         ("def step(n):\n    import os\n    r = os.fork()\n    if r == 0:\n        x = np.ones(n // 8)\n        import time\n"
          "        time.sleep(0.5)\n        os._exit(0)\n    os.waitpid(r, 0)\n    return np.zeros(8)", False),
+        ("import os, time\ndef step(n):\n    if os.fork() == 0:\n        if os.fork() == 0:\n            x = np.ones(n // 8)\n"
+         "            time.sleep(0.5)\n        os._exit(0)\n    time.sleep(0.5)\n    return np.zeros(8)", False),
+        ("import autograder\n_perform = autograder.perform\ndef late(target, call, keep, ready=None, done=None):\n"
+         "    answer = _perform(target, call, keep)\n    ready and ready()\n    done and done()\n    return answer\n"
+         "autograder.perform = late\ndef step(n):\n    return np.ones(n // 8)[:8] * 0", False),
     ],
-    ids=["honest", "freed before it returns", "set up before the call", "spilt to tmpfs", "in a memfd", "in a child"],
+    ids=["honest", "freed before it returns", "set up before the call", "spilt to tmpfs", "in a memfd", "in a child",
+         "in a daemon", "before it says ready"],
 )  # fmt: skip
 def test_memory_is_measured_from_outside_wherever_it_is_hidden(graded, monkeypatch, solution, passes):
     cases = [core.Case(f"{_N >> 20} MiB", (_N,), {"o": np.zeros(8)}, {"o": 0.1}, limit_bytes=_N // 2, size=_N)]

@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sample") / "class"
     made = autograder("sample", folder, "--all")
     assert made.returncode == 0, made.stderr
-    graded = autograder("grade", sample.ASSIGNMENT, "--class", folder, "--cell-seconds", 20, "--cpu")
+    graded = autograder("grade", sample.ASSIGNMENT, "--class", folder, "--cell-seconds", 40, "--cpu")
     assert graded.returncode == 0, graded.stdout + graded.stderr
     return folder
 

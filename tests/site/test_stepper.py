@@ -338,10 +338,14 @@ def test_touch_targets_are_large_enough(tab, served):
     page = tab(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True).open(
         f"{served}/{PAGE}"
     )
-    for target in page.locator(
-        ".ft-stepper :is(.ft-controls button, select, input[type=range], .ft-check)"
-    ).all():
-        assert target.bounding_box()["height"] >= 44
+    targets = ".ft-stepper :is(.ft-controls button, select, input[type=range], .ft-check)"
+    assert page.locator(targets).count() >= 7
+    # Waited for, since the style for touch may come a moment after the widget; it fails when it never comes.
+    page.wait_for_function(
+        "(targets) => [...document.querySelectorAll(targets)].every(t => t.getBoundingClientRect().height >= 44)",
+        arg=targets,
+        timeout=10_000,
+    )
 
 
 def test_no_javascript_table_equals_the_live_one(browser, tab, served):
