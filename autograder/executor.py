@@ -255,7 +255,8 @@ class _Meter:
             self._ready = gpu
         now = max(grown, written) + max(files - self._start[2], 0)
         if self._gpu:
-            now = max(gpu - min(self._ready, _CUDA_CONTEXT), 0) if self._ready else 0
+            base = min(self._ready, self._start[3] + _CUDA_CONTEXT)
+            now = max(gpu - base, 0) if self._ready else 0
         self.peak = max(self.peak, now)
         for word in said:  # measured since it was said: the call may go on
             self._let.add(word)

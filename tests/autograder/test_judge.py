@@ -2,8 +2,10 @@
 
 import io
 import json
+import types
 
 import numpy as np
+import psutil
 import pytest
 from nbformat.v4 import new_code_cell
 from small_assignment import STEP, master, needs_sandbox, statuses, submission
@@ -283,6 +285,35 @@ def test_memory_is_measured_from_outside_wherever_it_is_hidden(graded, monkeypat
     cell = verdict["cells"]["check-03-masked"]
     assert cell["status"] == ("passed" if passes else "failed"), cell["cases"]
     assert cell["cases"][0]["peak_bytes"] < 16 * 2**20 if passes else cell["cases"][0]["peak_bytes"] > _N // 2
+
+
+@pytest.mark.parametrize(
+    ("readings", "peak"),
+    [
+        # MiB that NVML says: before the call, at "ready", while it runs, at "done".
+        ((0, 600, 2648, 700), 2048),
+        ((0, 600, 610, 610), 10),
+        ((3000, 3012, 3020, 3020), 8),  # the notebook's own process had used the card before
+        ((0, 2800, 2800, 2800), 2800 - 1536),  # "ready" was said when all was done
+    ],
+)
+def test_on_a_card_what_counts_is_what_the_call_adds_to_its_context(monkeypatch, readings, peak):
+    said = iter([None, "ready", None, "done"])
+    values = iter(readings)
+    monkeypatch.setattr(executor, "_nvml", lambda: lambda pids: next(values) * 2**20)
+    with Sandbox() as box:
+        box.gpu = True
+        for folder in (box.answers / "1", box.requests / "1"):
+            folder.mkdir()
+        process = types.SimpleNamespace(sandbox=box, main=psutil.Process())
+        next(said)
+        meter = executor._Meter(process, "1", True)
+        for word in said:
+            if word:
+                (box.answers / "1" / word).touch()
+            meter.step()
+        assert meter.peak == peak * 2**20
+        assert sorted(p.name for p in (box.requests / "1").iterdir()) == ["go", "measured"]
 
 
 _KERNEL = "import triton\nimport triton.language as tl\n@triton.jit\ndef step(p, N: tl.constexpr):\n    i = tl.arange(0, N)\n    {}"
