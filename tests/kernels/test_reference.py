@@ -376,7 +376,8 @@ def test_flash_holds_a_few_tiles_beside_its_output(tile_q, tile_k, problem):
     runs = [peak_bytes(flash_attention, q, k, v, tile_q=tile_q, tile_k=tile_k) for _ in range(3)]
     (o, lse), peak = min(runs, key=lambda run: run[1])
     tile = 8 * (tile_q * tile_k + (tile_q + tile_k) * 16)
-    assert peak - o.nbytes - lse.nbytes <= 5 * tile + 20_000
+    # 200 kB for whatever else lives in this process (about 100 kB in a whole test run); a tile as long as the row is more.
+    assert peak - o.nbytes - lse.nbytes <= 5 * tile + 200_000
 
 
 @pytest.mark.parametrize("form", [paged_form, decoding])
