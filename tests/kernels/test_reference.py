@@ -371,13 +371,11 @@ def test_memory_of_flash_grows_with_n_and_of_naive_with_n_squared(problem):
 
 @pytest.mark.parametrize(("tile_q", "tile_k"), [(16, 16), (64, 64), (128, 32)])
 def test_flash_holds_a_few_tiles_beside_its_output(tile_q, tile_k, problem):
-    q, k, v = problem(np.random.default_rng(0), q_len=1000, kv_len=1000, dim=16)
-    # The least of three: tracemalloc counts what other threads of this process allocate meanwhile, too.
-    runs = [peak_bytes(flash_attention, q, k, v, tile_q=tile_q, tile_k=tile_k) for _ in range(3)]
-    (o, lse), peak = min(runs, key=lambda run: run[1])
+    q, k, v = problem(np.random.default_rng(0), q_len=200, kv_len=8000, dim=16)
+    (o, lse), peak = peak_bytes(flash_attention, q, k, v, tile_q=tile_q, tile_k=tile_k)
     tile = 8 * (tile_q * tile_k + (tile_q + tile_k) * 16)
-    # 200 kB for whatever else lives in this process (about 100 kB in a whole test run); a tile as long as the row is more.
-    assert peak - o.nbytes - lse.nbytes <= 5 * tile + 200_000
+    # 500 kB for what other threads of a whole test run allocate meanwhile; a tile as long as the row takes six times that.
+    assert peak - o.nbytes - lse.nbytes <= 5 * tile + 500_000
 
 
 @pytest.mark.parametrize("form", [paged_form, decoding])
