@@ -143,7 +143,7 @@ class Sandbox:
             a write of ours could land anywhere.
         answers: writable inside. Our side only reads it, by `look`.
         kernel: writable inside: the sockets of a notebook's kernel.
-        verdict: why the watchdog killed it ("memory", "processes", "disk"), or None.
+        verdict: why it was killed ("memory", "processes", "disk", or "watchdog" when that failed itself), or None.
     """
 
     def __init__(self, limits=None, gpu=False, unsafe=False):
