@@ -32,7 +32,8 @@ class Case:
         call: positional arguments, or a `Launch`.
         expected: name of each output -> float64 array (never NaN; -inf where the convention says so).
         tolerance: name of each output -> largest allowed absolute error. Not used when `expected` is empty.
-        wrong: a function of no arguments: mistake name -> {output name: array}, computed only when the case fails.
+        wrong: a function of no arguments: mistake name -> {output name: array}, computed only when the case fails. In a
+            masked array the masked elements may be anything, as long as one of them is wrong.
         limit_bytes: for a memory case, the most that the call may allocate.
         size: for a memory case, the N that the slope is taken over.
         may_write: the call may write to its inputs (another check of the exercise says that it must not).
@@ -190,11 +191,13 @@ def recognise(case, got, hints, result):
     for mistake, outputs in wrongs.items():
         distinct = False
         for name, wrong in outputs.items():
-            wrong = np.asarray(wrong, np.float64)
-            tolerance = case.tolerance[name]
-            if wrong.shape != got[name].shape or not _alike(got[name], wrong, tolerance):
+            tolerance, found, expected = case.tolerance[name], got[name], case.expected[name]
+            if np.shape(wrong) != found.shape:
                 break
-            distinct |= not _alike(case.expected[name], wrong, tolerance)
+            wrong = np.where(np.ma.getmaskarray(wrong), found, np.ma.getdata(wrong)).astype(np.float64)
+            if not _alike(found, wrong, tolerance):
+                break
+            distinct |= not _alike(expected, wrong, tolerance)
         else:
             if distinct:
                 result.mistake, result.hint = mistake, hints[mistake]

@@ -31,6 +31,11 @@ HINTS = {
         "score of 1000 overflows."
     ),
     "tile_max": "m is the largest score of this tile alone. It should be the largest of all the scores so far.",
+    "m_stays": "Only the last tile counts. Where is the new maximum kept for the next tile? m is still what it was before the loop.",
+    "one_max": (
+        "Rows whose scores lie far below those of other rows vanished: all rows of a tile share one maximum. Each row needs its "
+        "own."
+    ),
     "normalised": "o was divided by l inside the loop. o stays unnormalised; one division after the last tile is enough.",
     "unnormalised": "The weighted sum is right, but nothing divided it by l.",
     "scale": "The scores were used without the factor 1/sqrt(head_dim).",
@@ -70,7 +75,7 @@ HINTS = {
         "NaN that lies in memory behind the end of this head's V reached the output, although its weight is 0: "
         "0 times NaN is NaN. Look at the load of V in the last tile."
     ),
-    "first_batch": "Only the first element of the batch was computed. Look at the grid: how many programs has it for heads?",
+    "first_batch": "Only the first element of the batch is right. Look at the grid: how many programs has it for heads?",
     "memory": (
         "Something as large as all scores at once was alive at the peak. Look for an array with as many rows as there "
         "are queries and as many columns as there are keys."
@@ -128,6 +133,9 @@ def _mistakes(s, v, tile, scale, dtype=np.float64):
         "normalised": np.exp(s - highest - after) @ v,
         "unnormalised": w @ v,
     }
+    if n > tile:
+        start = (n - 1) // tile * tile
+        found["m_stays"] = _plain(s[..., start:], v[..., start:, :])[0]
     short = n % tile
     if short:
         found["padded"] = w @ v / (total + (tile - short) * np.exp(-highest))
@@ -135,6 +143,13 @@ def _mistakes(s, v, tile, scale, dtype=np.float64):
             found["dropped"] = _plain(s[..., : n - short], v[..., : n - short, :])[0]
     # Overflow gives NaN whatever the mistake, so only the mistake that is overflow may be recognised by it.
     return {name: {"o": o} for name, o in found.items() if name == "no_max" or np.isfinite(o).all()}
+
+
+def _one_max(s, v, tile):
+    """All rows of a tile of queries share one maximum: rows far below it lose all their weights."""
+    first = np.arange(0, s.shape[-2], tile)
+    shared = np.repeat(np.maximum.reduceat(s.max(-1), first), tile)[: s.shape[-2], None]
+    return _ratio(np.exp(s - shared), v)
 
 
 def _ratio(w, v):
@@ -302,7 +317,7 @@ def _numpy_case(name, q, k, v, *tiles):
         found = _mistakes(exact_s, v, tiles[-1], scale)
         if one:
             return {mistake: {"o": outputs["o"][0]} for mistake, outputs in found.items()}
-        return found | _lse_mistakes(exact_s, exact[1])
+        return found | {"one_max": {"o": _one_max(exact_s, v, tiles[0])}} | _lse_mistakes(exact_s, exact[1])
 
     budgets = [budget(p, e, floor) for p, e in zip(plain, exact, strict=True)]
     return Case(name, (q, k, v, *tiles), shaped(*exact), dict(zip(("o", "lse"), budgets, strict=True)), wrong)
@@ -643,12 +658,14 @@ def _host_case(name, rng, rung, shape, causal=False, dtype="float32"):
     floor = FLOOR[rung][dtype]
 
     def wrong():
-        first = np.arange(lead[0])[:, None, None, None] == 0
         found = {
             "scale": {"o": _plain(s / scale, v)[0]},
             "scale_d": {"o": _plain(s * scale, v)[0]},
-            "first_batch": {"o": np.where(first, exact[0], 0.0)},
         }
+        if lead[0] > 1:
+            # What the other elements hold is whatever was in that memory.
+            rest = np.broadcast_to(np.arange(lead[0])[:, None, None, None] > 0, exact[0].shape)
+            found["first_batch"] = {"o": np.ma.array(exact[0], mask=rest)}
         return found | (_causal_mistakes(q_len, kv_len)(full, v, exact) if causal else {})
 
     return Case(

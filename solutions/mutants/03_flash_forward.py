@@ -147,6 +147,14 @@ MUTANTS = [
         "all rows of a tile share one maximum, so that rows far below it vanish",
         (("solution-tiles", "s.max(axis=1)", "s.max()"),),
         frozenset({"03.tiles"}),
+        hint={"03.tiles": "one_max"},
+    ),
+    Mutant(
+        "m-never-replaced",
+        "the new maximum is not kept, so that every tile wipes out those before it",
+        (("solution-tiles", "            m = m_new\n", ""),),
+        TILES,
+        hint={"03.tiles": "m_stays"},
     ),
     Mutant(
         "all-scores-at-once",
@@ -310,7 +318,7 @@ MUTANTS = [
         "the grid has programs for the first element of the batch alone",
         (
             ("solution-host", "batch * heads)", "heads)"),
-            ("solution-host", "torch.empty_like(q)", "torch.zeros_like(q)"),
+            ("solution-host", "torch.empty_like(q)", "torch.full_like(q, 7.0)"),
         ),
         HOST,
         hint={"03.host": "first_batch"},
