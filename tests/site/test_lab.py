@@ -59,6 +59,8 @@ def test_traits_travel_both_ways(browser, lab):
     page.goto(f"{lab}/tree/widgets.ipynb")
     cells = page.locator(".jp-Notebook .jp-CodeCell")
     cells.nth(5).wait_for()
+    # A cell that is run before the kernel is there is not queued: it is lost.
+    page.locator(".jp-Notebook-ExecutionIndicator[data-status='idle']").wait_for(state="attached")
 
     def run(index):
         """Run a cell and return the text that it printed."""
