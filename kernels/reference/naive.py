@@ -6,31 +6,29 @@ problem: S and exp(S) hold batch * heads * q_len * kv_len numbers each."""
 import numpy as np
 
 from .arguments import check_dense
+from .mask import masked
 from .state import finite_shift
 
 
-def naive_attention(q, k, v, *, causal=False, scale=None, q_lens=None, kv_lens=None):
+def naive_attention(
+    q, k, v, *, causal=False, window=None, scale=None, score_mod=None, q_lens=None, kv_lens=None
+):
     """Attention that materialises every score at once. Same arguments and results as `flash_attention`.
 
-    Three arrays of batch * heads * q_len * kv_len numbers are alive at its peak. Keys and values that no
-    query may read are never used; NaN in one that *some* query reads spoils the other rows of that head too
-    (0 * NaN is NaN).
+    About three arrays of batch * heads * q_len * kv_len numbers are alive at its peak. Keys and values that
+    no query may read are never used; NaN in one that *some* query reads spoils the other rows of that head
+    too (0 * NaN is NaN).
     """
-    q, k, v, size = check_dense(q, k, v, scale, q_lens, kv_lens)
-    k = np.repeat(k, size.group, axis=1)  # query head h reads KV head h // group
-    v = np.repeat(v, size.group, axis=1)
+    q, k, v, call = check_dense(q, k, v, causal, window, scale, score_mod, q_lens, kv_lens)
+    k = np.repeat(k, call.group, axis=1)  # query head h reads KV head h // group
+    v = np.repeat(v, call.group, axis=1)
 
-    row = np.arange(size.q_len)[:, None]
-    col = np.arange(size.kv_len)
-    q_lens, kv_lens = size.q_lens[:, None, None, None], size.kv_lens[:, None, None, None]
-    readable = (col < kv_lens) & (row < q_lens)  # (batch, 1, q_len, kv_len)
-    if causal:
-        readable &= col <= row + kv_lens - q_lens  # aligned at the bottom right
-    read = readable.any(axis=-2)[..., None]
-    k, v = np.where(read, k, 0), np.where(read, v, 0)
+    s = call.scale * q @ k.swapaxes(-1, -2)  # (batch, heads, q_len, kv_len)
+    for b, h in np.ndindex(call.batch, call.heads):
+        s[b, h] = masked(s[b, h], b, h, np.arange(call.q_len), np.arange(call.kv_len), call)
+    unread = np.isneginf(s).all(axis=-2)
+    v = np.where(unread[..., None], 0, v)
 
-    s = size.scale * q @ k.swapaxes(-1, -2)  # (batch, heads, q_len, kv_len)
-    s = np.where(readable, s, -np.inf)
     m = s.max(axis=-1, initial=-np.inf)
     p = np.exp(s - finite_shift(m)[..., None])
     l = p.sum(axis=-1)

@@ -88,6 +88,16 @@ def finalize(state):
     return o / l[..., None], m + np.log(l)
 
 
+def from_result(o, lse):
+    """The state whose `finalize` is (o, lse): m = lse, l = 1. o: (..., v_dim); lse: (...), natural log.
+
+    So finished results merge too: `finalize(merge(from_result(*a), from_result(*b)))`. An attention sink is
+    `from_result(0, sink)`: a key with that score whose value is 0, merged once at the end.
+    """
+    lse = np.asarray(lse)
+    return State(lse, np.ones_like(lse), np.asarray(o))
+
+
 def finite_shift(m):
     """What to subtract before exp: m, or 0 where no key was seen, because -inf - (-inf) is NaN."""
     return np.where(np.isneginf(m), 0, m)
@@ -105,7 +115,7 @@ def weighted_sum(p, v, masked):
     finite = np.isfinite(v).all(axis=-1)
     clean = v if finite.all() else np.where(finite[..., None], v, 0)
     o = p @ clean if v.ndim == 2 else (p[..., None, :] @ clean)[..., 0, :]
-    some_bad = ~finite.reshape(-1, finite.shape[-1]).all(axis=0)
+    some_bad = ~finite.all(axis=tuple(range(finite.ndim - 1)))
     for j in np.flatnonzero(some_bad):
         add = ~masked[..., j] & ~finite[..., j]
         o = o + p[..., j, None] * np.where(add[..., None], v[..., j, :], 0)

@@ -6,141 +6,126 @@ in registers, and writes the output and the lse once. After FlashAttention-2 (Da
 
 # ruff: noqa: E741  (l is the running sum, in the papers and all through the course)
 
-import contextlib
-
-import torch
 import triton
 import triton.language as tl
 
-from kernels.reference.arguments import scale_or_default
-
 from . import host
-from .online import attend, finish, key_range, load_tile
-
-LOG2_E = 1.4426950408889634
+from .online import drop_unseen, finish, key_range, load_tile, scores, softmax_step, visible
+from .sequences import find_tile, sequence
 
 
 # Sizes that change from call to call are not specialised: one compiled kernel serves them all.
-@triton.jit(do_not_specialize=["heads", "group", "q_len", "kv_len"])
+@triton.jit(do_not_specialize=["tiles", "batches", "heads", "group", "q_len", "kv_len", "window"])
 def forward_kernel(
     p_q, q_strides,  # strides (batch, head, row, dim), in elements
     p_k, k_strides,
     p_v, v_strides,
-    p_o,  # (batch, heads, q_len, V_DIM), contiguous
-    p_lse,  # (batch, heads, q_len) float32, contiguous
-    p_q_lens, p_kv_lens,  # (batch,) int32, or None: no sequence is shorter than its tensor
-    heads, group, q_len, kv_len,  # group: query heads that share a KV head
-    scale_log2,  # scale * log2(e)
+    p_o, o_strides,  # the last dimension contiguous
+    p_lse, lse_strides,  # strides (batch, head, row); float32
+    p_q_lens, p_kv_lens,  # int32, as `sequence` takes them
+    p_descales,  # float32 (2, kv_heads), factors of scores and of values; or None
+    tiles, batches, heads, group, q_len, kv_len,  # tiles a head; query heads a KV head; longest lengths
+    scale, window, aux,  # window: int or None; aux: what SCORE_MOD reads
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    CAUSAL: tl.constexpr, COMPUTE: tl.constexpr,  # COMPUTE: the dtype of the products
+    CAUSAL: tl.constexpr, PACKED: tl.constexpr, SCORE_MOD: tl.constexpr,
+    COMPUTE: tl.constexpr,  # the dtype of the products
 ):  # fmt: skip
-    # Everything lies on grid axis x, the only one that can pass 65,535; the tiles of a head are neighbours.
-    row_tiles = (q_len + BLOCK_M - 1) // BLOCK_M
-    i_tile = tl.program_id(0) % row_tiles
-    i_head = tl.program_id(0) // row_tiles % heads
-    i_batch = tl.program_id(0) // row_tiles // heads
+    # Everything lies on grid axis x, the only one that can pass 65,535; the tiles of a head are neighbours,
+    # and under causal the last ones, which have the most keys, start first.
+    i_tile = tl.program_id(0) % tiles
+    i_head = tl.program_id(0) // tiles
+    if CAUSAL:
+        i_tile = tiles - 1 - i_tile
+    i_batch, i_tile = find_tile(i_tile, p_q_lens, batches, q_len, BLOCK_M, PACKED)
+    q_start, real_q_len, q_rows = sequence(p_q_lens, i_batch, batches, q_len, PACKED)
+    k_start, real_kv_len, _ = sequence(p_kv_lens, i_batch, batches, kv_len, PACKED)
     head = i_head.to(tl.int64)
     batch = i_batch.to(tl.int64)
-    kv_head = head // group
-
-    real_q_len = q_len
-    if p_q_lens is not None:
-        real_q_len = tl.load(p_q_lens + batch)
-    real_kv_len = kv_len
-    if p_kv_lens is not None:
-        real_kv_len = tl.load(p_kv_lens + batch)
 
     first_row = i_tile * BLOCK_M
     i_q = first_row + tl.arange(0, BLOCK_M)
     i_d = tl.arange(0, BLOCK_D)
     i_dv = tl.arange(0, BLOCK_DV)
-    row = i_q.to(tl.int64)
+    row = q_start + i_q.to(tl.int64)
+    in_dim = i_d < HEAD_DIM
+    in_v_dim = i_dv < V_DIM
 
     p_q += batch * q_strides[0] + head * q_strides[1]
-    p_k += batch * k_strides[0] + kv_head * k_strides[1]
-    p_v += batch * v_strides[0] + kv_head * v_strides[1]
+    p_k += batch * k_strides[0] + head // group * k_strides[1]
+    p_v += batch * v_strides[0] + head // group * v_strides[1]
     p_qt = p_q + row[:, None] * q_strides[2] + i_d.to(tl.int64)[None, :] * q_strides[3]
-    b_q = load_tile(
-        p_qt, i_d[None, :] < HEAD_DIM, i_q[:, None] < real_q_len, BLOCK_D != HEAD_DIM, True, COMPUTE
-    )
+    b_q = load_tile(p_qt, in_dim[None, :], i_q[:, None] < real_q_len, BLOCK_D != HEAD_DIM, True, COMPUTE)
+    p_k += i_d.to(tl.int64)[:, None] * k_strides[3]
+    p_v += i_dv.to(tl.int64)[None, :] * v_strides[3]
 
+    if p_descales is not None:
+        scale *= tl.load(p_descales + head // group)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
     o = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
-    full, end = key_range(first_row, real_q_len, real_kv_len, CAUSAL, BLOCK_M, BLOCK_N)
-    k_row_strides = (k_strides[2], k_strides[3])
-    v_row_strides = (v_strides[2], v_strides[3])
-    m, l, o = attend(
-        m, l, o, b_q, p_k, k_row_strides, p_v, v_row_strides, i_q, real_q_len, real_kv_len, 0, full,
-        scale_log2,
-        HEAD_DIM, V_DIM, BLOCK_N, BLOCK_D, BLOCK_DV, CAUSAL, False,
-    )  # fmt: skip
-    m, l, o = attend(
-        m, l, o, b_q, p_k, k_row_strides, p_v, v_row_strides, i_q, real_q_len, real_kv_len, full, end,
-        scale_log2,
-        HEAD_DIM, V_DIM, BLOCK_N, BLOCK_D, BLOCK_DV, CAUSAL, True,
-    )  # fmt: skip
+    last_row = tl.minimum(first_row + BLOCK_M, real_q_len) - 1
+    begin, full, full_end, end = key_range(
+        first_row, last_row, real_q_len, real_kv_len, window, CAUSAL, BLOCK_N
+    )
+    bounds = (begin // BLOCK_N * BLOCK_N, full, full_end, end)
+    for part in tl.static_range(3):  # masked tiles, tiles that every row sees whole, masked tiles
+        if part > 0 or window is not None:
+            for first_key in tl.range(bounds[part], bounds[part + 1], BLOCK_N):
+                i_k = first_key + tl.arange(0, BLOCK_N)
+                seen_by_some = (i_k >= begin) & (i_k < end)
+                key = k_start + i_k.to(tl.int64)
+                b_k = load_tile(
+                    p_k + key[None, :] * k_strides[2],  # (D, N): K transposed
+                    in_dim[:, None], seen_by_some[None, :], BLOCK_D != HEAD_DIM, part != 1, COMPUTE,
+                )  # fmt: skip
+                s = tl.dot(b_q, b_k, input_precision="ieee")  # (M, N)
+                real_q = tl.minimum(i_q, real_q_len - 1)[:, None]
+                real_k = tl.minimum(i_k, real_kv_len - 1)[None, :]
+                s = scores(s, i_batch, i_head, real_q, real_k, scale, aux, SCORE_MOD)
+                if part != 1:
+                    seen = visible(i_q[:, None], i_k[None, :], real_q_len, real_kv_len, window, CAUSAL)
+                    s = tl.where(seen, s, float("-inf"))
+                b_v = load_tile(
+                    p_v + key[:, None] * v_strides[2],  # (N, DV)
+                    in_v_dim[None, :], seen_by_some[:, None], BLOCK_DV != V_DIM, part != 1, COMPUTE,
+                )  # fmt: skip
+                if SCORE_MOD is not None:
+                    b_v = drop_unseen(b_v, s)
+                m, l, o = softmax_step(m, l, o, s, b_v)
 
     o, lse = finish(m, l, o, i_q < real_q_len)
-    p_row = (batch * heads + head) * q_len + row
-    tl.store(p_lse + p_row, lse, mask=i_q < q_len)
-    p_ot = p_o + p_row[:, None] * V_DIM + i_dv[None, :]
-    tl.store(p_ot, o.to(p_o.dtype.element_ty), mask=(i_q[:, None] < q_len) & (i_dv[None, :] < V_DIM))
+    if p_descales is not None:
+        o *= tl.load(p_descales + heads // group + head // group)
+    there = i_q < q_rows
+    p_lse += batch * lse_strides[0] + head * lse_strides[1] + row * lse_strides[2]
+    p_o += batch * o_strides[0] + head * o_strides[1]
+    p_ot = p_o + row[:, None] * o_strides[2] + i_dv[None, :]
+    tl.store(p_lse, lse, mask=there)
+    tl.store(p_ot, o.to(p_o.dtype.element_ty), mask=there[:, None] & in_v_dim[None, :])
 
 
-def flash_attention(q, k, v, *, causal=False, scale=None, q_lens=None, kv_lens=None):
-    """Attention and its lse, without the score matrix. Beyond its results it allocates nothing.
-
-    q: (batch, heads, q_len, head_dim).
-    k: (batch, kv_heads, kv_len, head_dim); v: (batch, kv_heads, kv_len, v_dim).
-    All float16, all bfloat16 or all float32, on one GPU (or a CPU under TRITON_INTERPRET=1); any strides.
-    head_dim and v_dim: 1 to 256 each. Query head h reads KV head h // (heads // kv_heads).
-    causal: query i sees the keys j <= i + kv_len - q_len, with each sequence's own lengths.
-    scale: factor of the scores, 1 / sqrt(head_dim) by default.
-    q_lens, kv_lens: (batch,) integers (tensor or list), how much of each sequence is real; the rest is never
-    read.
-    Their values are checked, so a tensor on the GPU makes the call wait for it.
-
-    Returns o (batch, heads, q_len, v_dim) in the dtype of q, and lse (batch, heads, q_len) float32, the
-    natural log of the sum of exp(score); both contiguous. Queries beyond q_lens, and those that see no key,
-    get 0 and -inf. Sums are float32; float32 products are full float32. No gradient is recorded.
-
-    ValueError, before anything is launched, for arguments that do not fit, naming the argument.
-    """
-    host.check_tensors(q, k, v, forward_kernel)
-    scale = scale_or_default(scale, q.shape[3])
-    q_lens = host.check_lengths("q_lens", q_lens, q.shape[0], q.shape[2], q.device)
-    kv_lens = host.check_lengths("kv_lens", kv_lens, q.shape[0], k.shape[2], q.device)
-    o = torch.empty((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device)
-    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-    tiles = host.tiles_for(q, k, v)
-    launch(q, k, v, o, lse, causal=bool(causal), scale=scale, q_lens=q_lens, kv_lens=kv_lens, tiles=tiles)
-    return o, lse
-
-
-def launch(q, k, v, o, lse, *, causal, scale, q_lens, kv_lens, tiles):
-    """Fill o and lse, both contiguous, from checked arguments. Apart from `flash_attention` so that tests can
-    bring outputs full of NaN and any tiles."""
+def launch(q, k, v, o, lse, options, tiles, descales=None):
+    """Fill o and lse (any strides, o's last dimension contiguous) from checked arguments. Packed tensors come
+    as `host.as_dense` shows them. Apart from `attention` so that tests can bring outputs full of NaN and any
+    tiles."""
     batch, heads, q_len, head_dim = q.shape
     kv_heads, kv_len, v_dim = v.shape[1:]
-    programs = triton.cdiv(q_len, tiles.block_m) * batch * heads
+    tiles_a_head = host.count_tiles(batch, q_len, tiles.block_m, options.packed)
+    programs = host.check_grid("q", tiles_a_head * heads)
     if programs == 0:
         return
-    if programs > host.LARGEST_GRID:
-        raise ValueError(
-            f"q is too large for one launch: {programs} tiles of queries, at most {host.LARGEST_GRID}"
-        )
-    # The interpreter's tl.dot multiplies the raw bits of bfloat16: there, tiles become float32 when loaded.
-    in_float32 = q.dtype == torch.float32 or (host.interpreted(forward_kernel) and q.dtype == torch.bfloat16)
-    compute = tl.float32 if in_float32 else {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}[q.dtype]
-    with torch.cuda.device(q.device) if q.is_cuda else contextlib.nullcontext():
+    q, k, v = (host.as_loaded(x) for x in (q, k, v))
+    with host.on_device(q):
         forward_kernel[(programs,)](
-            q, q.stride(), k, k.stride(), v, v.stride(), o, lse, q_lens, kv_lens,
-            heads, heads // kv_heads, q_len, kv_len, scale * LOG2_E,
+            q, q.stride(), k, k.stride(), v, v.stride(), o, o.stride(), lse, lse.stride(),
+            options.q_lens, options.kv_lens, descales,
+            tiles_a_head, batch, heads, heads // kv_heads, q_len, kv_len,
+            options.scale, options.window, options.aux,
             HEAD_DIM=head_dim, V_DIM=v_dim,
             BLOCK_M=tiles.block_m, BLOCK_N=tiles.block_n,
             BLOCK_D=host.padded(head_dim), BLOCK_DV=host.padded(v_dim),
-            CAUSAL=causal, COMPUTE=compute,
+            CAUSAL=options.causal, PACKED=options.packed, SCORE_MOD=options.score_mod,
+            COMPUTE=host.compute_dtype(q, forward_kernel),
             num_warps=tiles.warps, num_stages=tiles.stages,
         )  # fmt: skip

@@ -1,14 +1,17 @@
-"""What every attention kernel shares: the online-softmax step, the mask, the loop over keys.
+"""What every attention kernel shares: the online-softmax step, the mask, and which tiles need it.
 
 The letters are those of `kernels.reference.state`: m running maximum, l running sum, o accumulator.
-Inside a kernel m is in units of log 2 (exp2 is what the hardware has), so scores arrive multiplied by
-scale * log2(e); `finish` converts to the natural log at the boundary.
+Inside a kernel m is in units of log 2 (exp2 is what the hardware has): `scores` multiplies by log2(e), and
+`finish` converts to the natural log at the boundary.
 """
 
 # ruff: noqa: E741  (l is the running sum, in the papers and all through the course)
 
 import triton
 import triton.language as tl
+
+LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
+LOG_2: tl.constexpr = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
@@ -30,66 +33,83 @@ def softmax_step(m, l, o, s, b_v):
 
 
 @triton.jit
-def visible(i_q, i_k, q_len, kv_len, CAUSAL: tl.constexpr):
-    """Which queries may see which keys: (M, N) booleans from indices i_q (M,) and i_k (N,).
+def scores(products, batch, head, i_q, i_k, scale, aux, SCORE_MOD: tl.constexpr):
+    """Products of queries and keys as scores in units of log 2, changed by SCORE_MOD if there is one.
 
-    Causal is aligned at the bottom right: the last query sees the last key.
+    The indices are those of tokens that exist: what lies at them in memory may be read.
     """
-    seen = (i_q[:, None] < q_len) & (i_k[None, :] < kv_len)
+    if SCORE_MOD is None:
+        s = products * (scale * LOG2_E)
+    else:
+        s = SCORE_MOD(products * scale, batch, head, i_q, i_k, aux) * LOG2_E
+    return s
+
+
+@triton.jit
+def visible(i_q, i_k, q_len, kv_len, window, CAUSAL: tl.constexpr):
+    """Which queries may see which keys: booleans in the broadcast shape of the indices i_q and i_k.
+
+    Query i stands at key i + kv_len - q_len: the last query at the last key. Causal hides the keys after that
+    place, `window` (None: no limit) those `window` or more away from it.
+    """
+    ahead = i_k - (i_q + (kv_len - q_len))
+    seen = (i_q < q_len) & (i_k < kv_len)
     if CAUSAL:
-        seen = seen & (i_k[None, :] <= i_q[:, None] + (kv_len - q_len))
+        seen = seen & (ahead <= 0)
+    if window is not None:
+        seen = seen & (ahead < window) & (ahead > -window)
     return seen
 
 
 @triton.jit
-def key_range(first_row, q_len, kv_len, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """For the BLOCK_M queries from first_row on: (full, end).
-
-    Tiles of keys before `full` (a multiple of BLOCK_N) are seen whole by every query and need no mask; those
-    from `end` on are seen by none and are skipped; those between are masked.
-    """
+def key_range(first, last, q_len, kv_len, window, CAUSAL: tl.constexpr, BLOCK: tl.constexpr):
+    """The keys that the queries first .. last see: (begin, full, full_end, end), as `span`."""
+    before = None
+    after = None
+    if window is not None:
+        before = window - 1
+        after = window - 1
     if CAUSAL:
-        offset = kv_len - q_len
-        last_row = tl.minimum(first_row + BLOCK_M, q_len) - 1
-        end = tl.minimum(last_row + offset + 1, kv_len)
-        seen_by_all = tl.minimum(first_row + offset + 1, kv_len)
-    else:
-        end = kv_len
-        seen_by_all = kv_len
-    end = tl.where(first_row < q_len, tl.maximum(end, 0), 0)
-    seen_by_all = tl.minimum(tl.maximum(seen_by_all, 0), end)
-    return seen_by_all // BLOCK_N * BLOCK_N, end
+        after = 0
+    return span(first, last, kv_len - q_len, kv_len, before, after, BLOCK)
 
 
 @triton.jit
-def attend(
-    m, l, o, b_q, p_k, k_strides, p_v, v_strides, i_q, q_len, kv_len, start, end, scale_log2,
-    HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
-):  # fmt: skip
-    """Walk the keys start .. end in tiles of BLOCK_N and return the state after them.
+def query_range(first, last, q_len, kv_len, window, CAUSAL: tl.constexpr, BLOCK: tl.constexpr):
+    """The queries that see the keys first .. last: (begin, full, full_end, end), as `span`."""
+    before = None
+    after = None
+    if window is not None:
+        before = window - 1
+        after = window - 1
+    if CAUSAL:
+        before = 0
+    return span(first, last, q_len - kv_len, q_len, before, after, BLOCK)
 
-    p_k, p_v: pointers to the first key and value of this head; strides (key, dim). With MASKED off, the
-    caller vouches that every key of every tile is seen by every query.
+
+@triton.jit
+def span(first, last, offset, length, before, after, BLOCK: tl.constexpr):
+    """Item i sees the others from i + offset - before to i + offset + after (None: no limit) of 0 .. length - 1.
+
+    For the items first .. last: none sees anything before `begin` or from `end` on, and between `full` and
+    `full_end`, multiples of BLOCK, every one sees everything: these tiles need no mask. Three walks in tiles
+    of BLOCK cover it all, the second without a mask: from `begin` rounded down to `full`, to `full_end`, to
+    `end`. With last < first all of them are empty.
     """
-    i_d = tl.arange(0, BLOCK_D)
-    i_dv = tl.arange(0, BLOCK_DV)
-    k_dim = i_d.to(tl.int64)[:, None] * k_strides[1]
-    v_dim = i_dv.to(tl.int64)[None, :] * v_strides[1]
-    in_dim = i_d[:, None] < HEAD_DIM
-    in_v_dim = i_dv[None, :] < V_DIM
-    for first in tl.range(start, end, BLOCK_N):
-        i_k = first + tl.arange(0, BLOCK_N)
-        row = i_k.to(tl.int64)
-        p_kt = p_k + row[None, :] * k_strides[0] + k_dim  # (D, N): K transposed
-        p_vt = p_v + row[:, None] * v_strides[0] + v_dim  # (N, DV)
-        b_k = load_tile(p_kt, in_dim, i_k[None, :] < kv_len, BLOCK_D != HEAD_DIM, MASKED, b_q.dtype)
-        s = tl.dot(b_q, b_k, input_precision="ieee") * scale_log2  # (M, N)
-        if MASKED:
-            s = tl.where(visible(i_q, i_k, q_len, kv_len, CAUSAL), s, float("-inf"))
-        b_v = load_tile(p_vt, in_v_dim, i_k[:, None] < kv_len, BLOCK_DV != V_DIM, MASKED, b_q.dtype)
-        m, l, o = softmax_step(m, l, o, s, b_v)
-    return m, l, o
+    begin = 0
+    full = 0
+    end = length
+    full_end = length
+    if before is not None:
+        begin = tl.maximum(first + offset - before, 0)
+        full = tl.maximum(last + offset - before, 0)
+    if after is not None:
+        end = tl.minimum(last + offset + after + 1, length)
+        full_end = tl.minimum(first + offset + after + 1, length)
+    end = tl.where(first <= last, tl.maximum(end, 0), 0)
+    full = (tl.minimum(full, end) + BLOCK - 1) // BLOCK * BLOCK
+    full_end = tl.maximum(tl.minimum(tl.maximum(full_end, 0), end) // BLOCK * BLOCK, full)
+    return begin, full, full_end, end
 
 
 @triton.jit
@@ -103,7 +123,25 @@ def load_tile(pointers, in_dim, in_len, PADDED: tl.constexpr, MASKED: tl.constex
         b = tl.load(pointers, mask=in_len, other=0.0)
     else:
         b = tl.load(pointers)
+    if b.dtype == tl.uint8:
+        b = from_e4m3(b)
     return b.to(dtype)
+
+
+@triton.jit
+def from_e4m3(bits):
+    """float16 from the bits of e4m3 numbers, for cards that have no instruction for it. Shifted into place they
+    are a float16 whose exponent counts from 8 lower."""
+    wide = bits.to(tl.uint16)
+    b = (((wide & 0x80) << 8) | ((wide & 0x7F) << 7)).to(tl.float16, bitcast=True) * 256.0
+    return tl.where((wide & 0x7F) == 0x7F, float("nan"), b)
+
+
+@triton.jit
+def drop_unseen(b_v, s):
+    """Values (N, DV) with 0 for the keys that no row of s (M, N) sees: what a SCORE_MOD hides from all the
+    queries of a tile may hold NaN."""
+    return tl.where((tl.max(s, 0) > float("-inf"))[:, None], b_v, 0.0)
 
 
 @triton.jit
@@ -113,8 +151,8 @@ def finish(m, l, o, real):
     `real`: (M,) booleans, the rows that exist.
     Rows that saw no key, and rows that do not exist, give 0 and -inf.
     """
-    seen = real & (m != float("-inf"))
+    seen = real & (l != 0.0)  # and not by m, which is -inf too where the only scores are NaN
     l = tl.where(seen, l, 1.0)
     o = tl.where(seen[:, None], o / l[:, None], 0.0)
-    lse = tl.where(seen, (m + tl.log2(l)) * 0.6931471805599453, float("-inf"))
+    lse = tl.where(seen, (m + tl.log2(l)) * LOG_2, float("-inf"))
     return o, lse

@@ -35,7 +35,7 @@ def problem():
     return _problem
 
 
-def _oracle(q, k, v, *, causal=False, scale=None, q_lens=None, kv_lens=None):
+def _oracle(q, k, v, *, causal=False, window=None, scale=None, score_mod=None, q_lens=None, kv_lens=None):
     """Attention in float64, one query at a time, over just the keys it sees: no m, no l, no o, no mask, no
     tile."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
@@ -50,11 +50,16 @@ def _oracle(q, k, v, *, causal=False, scale=None, q_lens=None, kv_lens=None):
         for h in range(heads):
             kv_head = h * kv_heads // heads
             for i in range(rows):
-                n = keys - (rows - 1 - i) if causal else keys
-                if n > 0:
-                    s = k[b, kv_head, :n] @ q[b, h, i] * scale
+                place = i + keys - rows
+                near = (j for j in range(keys) if window is None or abs(j - place) < window)
+                seen = np.array([j for j in near if j <= place or not causal], int)
+                s = k[b, kv_head, seen] @ q[b, h, i] * scale
+                if score_mod is not None:
+                    s = np.array([score_mod(x, b, h, i, j) for x, j in zip(s, seen, strict=True)])
+                    seen, s = seen[s > -np.inf], s[s > -np.inf]
+                if len(seen):
                     lse[b, h, i] = np.logaddexp.reduce(s)
-                    o[b, h, i] = np.exp(s - lse[b, h, i]) @ v[b, kv_head, :n]
+                    o[b, h, i] = np.exp(s - lse[b, h, i]) @ v[b, kv_head, seen]
     return o, lse
 
 

@@ -17,9 +17,12 @@ from kernels.reference import (
     flash_decoding,
     flash_one_query,
     naive_attention,
+    packed_attention,
     paged_attention,
     peak_bytes,
 )
+from kernels.reference.mask import key_range, visible
+from kernels.reference.score_mods import alibi, alibi_slopes, bias, custom_mask, softcap
 
 pytestmark = pytest.mark.filterwarnings("error")
 EPS = np.finfo(np.float64).eps
@@ -62,6 +65,17 @@ def decoding(rng, q, k, v, splits=3, tile=4, **options):
     return flash_decoding(q, k, v, splits=splits, tile=tile, **options)
 
 
+def every_third_key(score, batch, head, q_index, kv_index):
+    """A mask that leaves some rows nothing: the first key that most rows could see is hidden from them."""
+    return np.where((q_index + kv_index + batch + head) % 3 == 1, score, -np.inf)
+
+
+def tilt(score, batch, head, q_index, kv_index):
+    """Every index has its own weight, so that swapping two of them shows."""
+    return score + 0.5 * batch + 0.25 * head + 0.125 * q_index - 0.0625 * kv_index
+
+
+MODS = [None, softcap(2.0), tilt, every_third_key]
 WITH_Q_LENS = [naive, flash]
 FORMS = [naive, flash, paged_form, decoding]
 forms = pytest.mark.parametrize("form", FORMS)
@@ -85,7 +99,8 @@ def check(form, problem, oracle, seed=0, options=None, **shape):
     options = dict(options or {})
     lens = {name: shape[name] for name in ("q_lens", "kv_lens") if shape.get(name) is not None}
     q, k, v = problem(rng, **shape)
-    shared = {name: options[name] for name in ("causal", "scale") if name in options} | lens
+    names = ("causal", "window", "scale", "score_mod")
+    shared = {name: options[name] for name in names if name in options} | lens
     assert_close(form(rng, q, k, v, **options, **lens), oracle(q, k, v, **shared), v)
 
 
@@ -112,7 +127,12 @@ def cases(draw):
     """A form with its tiles, and a problem it takes: ragged, causal, grouped, of any small size."""
     form = draw(st.sampled_from(FORMS))
     shape = draw_shape(draw, ["kv_lens", "q_lens"] if form in WITH_Q_LENS else ["kv_lens"])
-    options = {"causal": draw(st.booleans()), "scale": draw(st.sampled_from([None, 0.3, -1.0, 0.0]))}
+    options = {
+        "causal": draw(st.booleans()),
+        "window": draw(st.none() | st.integers(1, 45)),
+        "scale": draw(st.sampled_from([None, 0.3, -1.0, 0.0])),
+        "score_mod": draw(st.sampled_from(MODS)),
+    }
     names = {naive: [], flash: ["tile_q", "tile_k"], paged_form: ["block"], decoding: ["splits", "tile"]}[
         form
     ]
@@ -171,6 +191,194 @@ def test_no_keys_at_all(form, problem):
     assert not o.any()
     assert o.shape == (2, 4, 3, 16)
     assert np.isneginf(lse).all()
+
+
+@given(
+    q_len=st.integers(1, 20),
+    kv_len=st.integers(0, 20),
+    causal=st.booleans(),
+    window=st.none() | st.integers(1, 25),
+    data=st.data(),
+)
+def test_the_range_of_keys_holds_all_that_is_visible_and_no_more(q_len, kv_len, causal, window, data):
+    first = data.draw(st.integers(0, q_len - 1))
+    last = data.draw(st.integers(first, q_len - 1))
+    rows, keys = np.arange(first, last + 1)[:, None], np.arange(kv_len)
+    seen = np.flatnonzero(visible(rows, keys, q_len, kv_len, causal, window).any(axis=0))
+    begin, end = key_range(first, last, q_len, kv_len, causal, window)
+    assert list(range(begin, min(end, kv_len))) == seen.tolist()
+
+
+@forms
+def test_a_window_looks_so_far_and_no_further(form):
+    """With values that are their own index, and equal scores, an output is the mean of what was seen."""
+    q, k, v = np.zeros((1, 1, 6, 1)), np.zeros((1, 1, 10, 1)), np.arange(10.0).reshape(1, 1, 10, 1)
+    o, lse = form(np.random.default_rng(0), q, k, v, causal=True, window=3)
+    assert np.abs(o[0, 0, :, 0] - [3, 4, 5, 6, 7, 8]).max() <= 8 * EPS * 9  # keys 2-4, 3-5, ..., 7-9
+    assert np.abs(lse - np.log(3)).max() <= 8 * EPS
+    o, lse = form(np.random.default_rng(0), q, k, v, window=3)
+    assert np.abs(np.exp(lse[0, 0]) - [5, 5, 5, 5, 4, 3]).max() <= 8 * EPS * 5  # both sides
+
+
+@forms
+@pytest.mark.parametrize("window", [1, 3, 4, 7, 100])
+def test_a_window_that_empties_whole_tiles(form, window, problem, oracle):
+    """Tiles of 4 to 6 keys: the first ones of late rows, or parts of them, are outside the window."""
+    check(form, problem, oracle, options={"causal": True, "window": window}, q_len=17, kv_len=23)
+    check(form, problem, oracle, options={"window": window}, q_len=23, kv_len=9, batch=2, kv_lens=[9, 0])
+
+
+@pytest.mark.parametrize("form", [naive, flash, decoding])
+def test_nan_that_a_window_has_left_behind(form, problem, oracle):
+    q, k, v = problem(np.random.default_rng(0), q_len=2, kv_len=20)
+    expected = form(None, q, k, v, causal=True, window=5)
+    k[:, :, :14] = v[:, :, :14] = NAN
+    got = form(None, q, k, v, causal=True, window=5)
+    assert_close(got, expected, v)
+
+
+def test_blocks_that_a_window_has_left_behind_may_be_gone(problem, oracle):
+    rng = np.random.default_rng(0)
+    q, k, v = problem(rng, q_len=2, kv_len=20)
+    k_cache, v_cache, table, lens = paged(rng, k, v, 4, None)
+    expected = paged_attention(q, k_cache, v_cache, table, lens, causal=True, window=5)
+    table[0, :3] = -1  # the queries stand at 18 and 19 and see 14 .. 19
+    got = paged_attention(q, k_cache, v_cache, table, lens, causal=True, window=5)
+    assert np.array_equal(got[0], expected[0])
+    table[0, 3] = -1
+    with pytest.raises(ValueError, match=r"block_table\[0, 3\] is -1"):
+        paged_attention(q, k_cache, v_cache, table, lens, causal=True, window=5)
+
+
+@forms
+def test_softcap_of_large_scores(form, problem):
+    """A score of 5000 under a cap of 50 is 50."""
+    rng = np.random.default_rng(0)
+    q, k, v = np.full((1, 1, 2, 1), 1.0), np.full((1, 1, 7, 1), 5000.0), np.arange(7.0).reshape(1, 1, 7, 1)
+    o, lse = form(rng, q, k, v, scale=1.0, score_mod=softcap(50))
+    assert np.abs(o - 3).max() <= ULPS * EPS * 6
+    assert np.abs(lse - (50 + np.log(7))).max() <= ULPS * EPS * 52
+
+
+@forms
+def test_masks_and_biases_as_score_mods(form, problem, oracle):
+    rng = np.random.default_rng(0)
+    q, k, v = problem(rng, 2, 4, 2, 9, 14)
+    allowed = rng.random((2, 4, 9, 14)) < 0.3
+    allowed[0, 1] = False  # a whole head that sees nothing
+    allowed[1, :, :, :6] = False  # no row of a sequence sees its first tile
+    values = rng.standard_normal((2, 4, 9, 14))
+    for mod in custom_mask(allowed), bias(values), alibi(alibi_slopes(4), offset=5):
+        got = form(rng, q, k, v, score_mod=mod, causal=True)
+        assert_close(got, oracle(q, k, v, score_mod=mod, causal=True), v)
+    k[1, :, 3] = v[1, :, 4] = NAN  # in slots that the mask hides from everyone
+    mod = custom_mask(allowed)
+    assert_close(form(rng, q, k, v, score_mod=mod), oracle(q, k, v, score_mod=mod), v)
+    before = form(rng, q, k[:, ::-1], v, score_mod=custom_mask(np.zeros_like(allowed)))
+    assert not before[0].any()
+    assert np.isneginf(before[1]).all()
+
+
+@forms
+def test_an_added_million_is_not_minus_infinity(form):
+    """A valid score of -2e6 beside a key under an additive -inf mask: the masked key gets nothing."""
+    rng = np.random.default_rng(0)
+    q, k = np.ones((1, 1, 1, 1)), np.array([[[[-2e6], [0.0]]]])
+    mask = np.array([0, -np.inf]).reshape(1, 1, 1, 2)
+    o, lse = form(rng, q, k, np.array([[[[3.0], [7.0]]]]), scale=1.0, score_mod=bias(mask))
+    assert o.item() == 3
+    assert lse.item() == -2e6
+
+
+def test_alibi_slopes_of_the_paper():
+    assert np.allclose(alibi_slopes(8), [2.0**-i for i in range(1, 9)], rtol=4 * EPS)
+    assert np.allclose(alibi_slopes(12)[8:], [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5], rtol=4 * EPS)
+    assert len(alibi_slopes(12)) == 12
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: softcap(0), "cap must be above 0, got 0"),
+        (lambda: softcap(NAN), "cap must be a finite number, got nan"),
+        (lambda: alibi(np.ones((2, 2))), r"slopes must have shape \(heads,\), got \(2, 2\)"),
+        (lambda: alibi_slopes(0), "heads must be an integer of at least 1, got 0"),
+        (lambda: bias(np.ones((3, 4))), r"values must have 4 axes .* got shape \(3, 4\)"),
+        (lambda: custom_mask(np.ones((3, 4), bool)), "allowed must have 4 axes"),
+    ],
+)
+def test_score_mods_that_do_not_fit(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_score_mod_keeps_float32(problem):
+    q, k, v = (x.astype(np.float32) for x in problem(np.random.default_rng(0), 1, 2, 2, 5, 9))
+    for mod in softcap(3), alibi(alibi_slopes(2)), bias(np.ones((1, 2, 5, 9))):
+        o, lse = flash_attention(q, k, v, score_mod=mod)
+        assert o.dtype == lse.dtype == np.float32
+
+
+@st.composite
+def packings(draw):
+    lens = draw(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 15)), max_size=4))
+    return [n for n, _ in lens], [n for _, n in lens], draw(st.integers(0, 3)), draw(st.integers(0, 3))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    packing=packings(),
+    causal=st.booleans(),
+    window=st.none() | st.integers(1, 9),
+    mod=st.sampled_from(MODS),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_packed_is_each_sequence_by_itself(packing, causal, window, mod, seed, oracle):
+    q_lens, kv_lens, q_spare, k_spare = packing
+    rng = np.random.default_rng(seed)
+    cu_q, cu_k = (np.cumsum([0, *lens]) for lens in (q_lens, kv_lens))
+    q = rng.standard_normal((cu_q[-1] + q_spare, 4, 5))
+    k, v = (rng.standard_normal((cu_k[-1] + k_spare, 2, n)) for n in (5, 3))
+    q[cu_q[-1] :] = k[cu_k[-1] :] = v[cu_k[-1] :] = NAN
+    o, lse = packed_attention(
+        q, k, v, cu_q, cu_k, causal=causal, window=window, score_mod=mod, tile_q=5, tile_k=4
+    )
+    expected_o, expected_lse = np.zeros((len(q), 4, 3)), np.full((len(q), 4), -np.inf)
+    for b in range(len(q_lens)):
+        rows, keys = slice(cu_q[b], cu_q[b + 1]), slice(cu_k[b], cu_k[b + 1])
+        alone = (x.swapaxes(0, 1)[None] for x in (q[rows], k[keys], v[keys]))
+        here = mod and (lambda s, _, *index, b=b: mod(s, b, *index))
+        o_b, lse_b = oracle(*alone, causal=causal, window=window, score_mod=here)
+        expected_o[rows], expected_lse[rows] = o_b[0].swapaxes(0, 1), lse_b[0].swapaxes(0, 1)
+    assert_close((o, lse), (expected_o, expected_lse), v)
+
+
+GOOD_PACKED = {
+    "q": np.ones((7, 4, 8)), "k": np.ones((9, 2, 8)), "v": np.ones((9, 2, 6)),
+    "cu_seqlens_q": [0, 3, 7], "cu_seqlens_k": [0, 0, 9],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q": np.ones((1, 7, 4, 8))}, "q must have 3 axes"),
+        ({"v": np.ones((8, 2, 6))}, "k and v must agree in tokens and heads"),
+        ({"k": np.ones((9, 2, 7))}, "k must have the head_dim of q, 8, got 7"),
+        ({"q": np.ones((7, 3, 8))}, "multiple of the heads of k and v, got 3 and 2"),
+        ({"cu_seqlens_q": [0, 3, 8]}, r"cu_seqlens_q must rise from 0 to at most 7, got \[0, 3, 8\]"),
+        ({"cu_seqlens_q": [0, 5, 3]}, "cu_seqlens_q must rise from 0"),
+        ({"cu_seqlens_k": [1, 2, 9]}, "cu_seqlens_k must rise from 0"),
+        ({"cu_seqlens_k": [0, 9]}, "same number of sequences, got 2 and 1"),
+        ({"cu_seqlens_k": []}, r"cu_seqlens_k must have shape \(batch \+ 1,\)"),
+        ({"cu_seqlens_k": [0.0, 1.0, 2.0]}, "cu_seqlens_k must hold integers"),
+        ({"window": 0}, "window must be an integer of at least 1, got 0"),
+    ],
+)
+def test_packed_refusals(change, message):
+    packed_attention(**GOOD_PACKED)
+    with pytest.raises(ValueError, match=message):
+        packed_attention(**GOOD_PACKED | change)
 
 
 @forms
@@ -423,6 +631,9 @@ BAD_DENSE = [
     ({"kv_lens": [1.0, 2.0]}, "kv_lens must hold integers, got dtype float64"),
     ({"scale": NAN}, "scale must be a finite number or None, got nan"),
     ({"scale": np.inf}, "scale must be a finite number"),
+    ({"window": 0}, "window must be an integer of at least 1, got 0"),
+    ({"window": 2.5}, "window must be an integer of at least 1, got 2.5"),
+    ({"score_mod": 50.0}, r"score_mod must be a function .* or None, got 50.0"),
     ({"scale": "1"[:0]}, "scale must be a finite number"),
 ]
 MORE_BAD = {

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.reference import State, empty_state, finalize, merge, online_softmax, step
+from kernels.reference import State, empty_state, finalize, from_result, merge, online_softmax, step
 
 pytestmark = pytest.mark.filterwarnings("error")
 EPS = np.finfo(np.float64).eps
@@ -246,3 +246,48 @@ def test_online_softmax_refuses_a_bad_tile(tile):
 def test_online_softmax_refuses_bad_numbers(x):
     with pytest.raises(ValueError, match="x must"):
         online_softmax(x, 1)
+
+
+@quick
+@given(seeds)
+def test_finished_results_merge_as_their_states_do(seed):
+    rng = np.random.default_rng(seed)
+    a, b = random_state(rng), random_state(rng)
+    o, lse = finalize(merge(from_result(*finalize(a)), from_result(*finalize(b))))
+    expected_o, expected_lse = finalize(merge(a, b))
+    assert np.abs(o - expected_o).max() <= 16 * EPS * np.abs(expected_o).max(initial=1)
+    seen = ~np.isneginf(expected_lse)
+    assert np.array_equal(~np.isneginf(lse), seen)
+    assert np.abs(lse[seen] - expected_lse[seen]).max(initial=0) <= 64 * EPS * np.abs(expected_lse[seen]).max(
+        initial=1
+    )
+
+
+@quick
+@given(seeds, st.integers(1, 5))
+def test_a_sink_is_one_more_key_whose_value_is_zero(seed, splits):
+    """It counts once, however many splits there are and whichever of them are empty."""
+    rng = np.random.default_rng(seed)
+    heads, n, dim = 3, 7, 4
+    s, v, sink = (
+        rng.standard_normal((heads, 5, n)),
+        rng.standard_normal((n, dim)),
+        rng.standard_normal((heads, 1)),
+    )
+    s[:, 0] = -np.inf  # a row that sees the sink alone
+    cuts = np.sort(rng.integers(0, n + 1, splits - 1)).tolist()
+    state = empty_state((heads, 5), dim)
+    for begin, end in zip([0, *cuts], [*cuts, n], strict=True):
+        state = merge(state, step(empty_state((heads, 5), dim), s[..., begin:end], v[begin:end]))
+    o, lse = finalize(merge(state, from_result(np.zeros(dim), sink)))
+    with_key = np.concatenate([s, np.broadcast_to(sink[..., None], (heads, 5, 1))], axis=-1)
+    expected_o, expected_lse = whole(with_key, np.concatenate([v, np.zeros((1, dim))]))
+    assert np.abs(o - expected_o).max() <= 32 * EPS * np.abs(v).max(initial=1)
+    assert np.abs(lse - expected_lse).max() <= 32 * EPS * np.abs(expected_lse).max(initial=1)
+    assert np.array_equal(lse[:, 0], np.broadcast_to(sink, (heads, 5))[:, 0])
+
+
+def test_an_empty_result_holds_nothing_whatever_lies_there():
+    o, lse = finalize(from_result(np.full(3, NAN), np.array(-np.inf)))
+    assert not o.any()
+    assert np.isneginf(lse)

@@ -1,9 +1,5 @@
 """The Triton forward kernel against float64: on the GPU if there is one, else in the interpreter at small
-sizes.
-
-Tolerance: the error against float64 may be at most twice that of the plain formula (inputs and probabilities
-in the same dtype, sums in float32), plus a floor. The floors below are units of the largest |v|, one set a
-rung.
+sizes. Tolerance: see `kernel_yardstick`.
 """
 
 import ctypes
@@ -18,102 +14,49 @@ pytest.importorskip("triton", reason="Triton has wheels for Linux alone")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from kernel_yardstick import (  # noqa: E402
+    CAP,
+    DTYPES,
+    FLOOR,
+    GPU,
+    MOD_NAMES,
+    assert_right,
+    mods,
+    plain,
+    tensors,
+    to64,
+)
 
-from kernels.triton import forward, host  # noqa: E402
-from kernels.triton.forward import flash_attention  # noqa: E402
+from kernels.reference import fp8  # noqa: E402
+from kernels.reference import score_mods as twins  # noqa: E402
+from kernels.triton import forward, host, score_mods  # noqa: E402
+from kernels.triton.attention import flash_attention, fp8_attention, packed_attention  # noqa: E402
 
-GPU = torch.cuda.is_available()
 needs_gpu = pytest.mark.skipif(not GPU, reason="needs a GPU")
-DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).split(".")[1])
-# One rounding of an output near the largest |v| is eps / 2 of it; float32 sums add a few of float32's own.
-FLOOR = {
-    "interpreter": {torch.float32: 5e-7, torch.float16: 2**-11, torch.bfloat16: 2**-8},
-    "gpu": {torch.float32: 1e-6, torch.float16: 2**-11, torch.bfloat16: 2**-8},
-}["gpu" if GPU else "interpreter"]
-LSE_FLOOR = 2e-6  # of max(1, |lse|): lse is float32 whatever the inputs are
-CAP = 0.03  # of the largest |v|: a plain formula further off than this is no yardstick
 NAN = math.nan
 
 
-def plain(q, k, v, causal, scale, q_lens, kv_lens):
-    """The textbook formula: inputs and probabilities rounded to the inputs' dtype, products and sums in
-    float32 (float64 for float64)."""
-    dtype = q.dtype
-    work = torch.float64 if dtype == torch.float64 else torch.float32
-    batch, heads, q_len, dim = q.shape
-    kv_len = k.shape[2]
-    k, v = (torch.nan_to_num(x).repeat_interleave(heads // k.shape[1], dim=1).to(work) for x in (k, v))
-    q_lens, kv_lens = (
-        torch.full((batch, 1, 1, 1), n, device=q.device)
-        if x is None
-        else torch.tensor(x, device=q.device)[:, None, None, None]
-        for x, n in ((q_lens, q_len), (kv_lens, kv_len))
-    )
-    i, j = torch.arange(q_len, device=q.device)[:, None], torch.arange(kv_len, device=q.device)
-    visible = (j < kv_lens) & (i < q_lens)
-    if causal:
-        visible = visible & (j <= i + kv_lens - q_lens)
-    s = (torch.nan_to_num(q).to(work) @ k.mT) * (dim**-0.5 if scale is None else scale)
-    s = s.masked_fill(~visible, -math.inf)
-    lse = torch.logsumexp(s, -1)
-    p = torch.where(torch.isneginf(lse)[..., None], 0.0, torch.exp(s - lse[..., None]))
-    return (p.to(dtype).to(work) @ v).to(dtype), lse
-
-
-def to64(x):
-    return x.detach().cpu().double().numpy()
-
-
-def assert_right(got, q, k, v, oracle, *, causal=False, scale=None, q_lens=None, kv_lens=None):
-    o, lse = got
-    options = {"causal": causal, "scale": scale, "q_lens": q_lens, "kv_lens": kv_lens}
-    expected, expected_lse = oracle(to64(q), to64(k), to64(v), **options)
-    assert o.dtype == q.dtype
-    assert lse.dtype == torch.float32
-    assert o.device == lse.device == q.device
-    assert o.shape == expected.shape
-    assert lse.shape == expected_lse.shape
-    yardstick, yardstick_lse = plain(q.cpu(), k.cpu(), v.cpu(), **options)
-    o, lse = to64(o), to64(lse)
-    seen = ~np.isneginf(expected_lse)
-    assert np.array_equal(~np.isneginf(lse), seen)
-    assert not o[~seen].any()
-
-    largest = np.abs(np.nan_to_num(to64(v))).max(initial=0)
-    budget = np.abs(to64(yardstick) - expected).max(initial=0)
-    assert budget <= CAP * largest
-    assert np.abs(o - expected).max(initial=0) <= 2 * budget + FLOOR[q.dtype] * largest
-    lse_budget = np.abs(to64(yardstick_lse)[seen] - expected_lse[seen]).max(initial=0)
-    lse_scale = np.abs(expected_lse[seen]).max(initial=1)
-    assert lse_budget <= 1e-4 * lse_scale
-    assert np.abs(lse[seen] - expected_lse[seen]).max(initial=0) <= 2 * lse_budget + LSE_FLOOR * lse_scale
-
-
-def tensors(arrays, dtype, device):
-    return [torch.from_numpy(x).to(device=device, dtype=dtype) for x in arrays]
-
-
-def check(problem, oracle, device, dtype, *, causal=False, scale=None, seed=0, tiles=None, **shape):
+def check(
+    problem, oracle, device, dtype, *, causal=False, window=None, scale=None, seed=0, tiles=None, **shape
+):
     q, k, v = tensors(problem(np.random.default_rng(seed), **shape), dtype, device)
-    lens = {"q_lens": shape.get("q_lens"), "kv_lens": shape.get("kv_lens")}
-    if tiles is None:
-        got = flash_attention(q, k, v, causal=causal, scale=scale, **lens)
-    else:
-        got = poisoned_launch(q, k, v, tiles, causal=causal, scale=scale, **lens)
-    assert_right(got, q, k, v, oracle, causal=causal, scale=scale, **lens)
+    options = {"causal": causal, "window": window, "scale": scale}
+    options |= {"q_lens": shape.get("q_lens"), "kv_lens": shape.get("kv_lens")}
+    got = flash_attention(q, k, v, **options) if tiles is None else with_tiles(tiles, q, k, v, **options)
+    assert_right(got, q, k, v, oracle, **options)
 
 
-def poisoned_launch(q, k, v, tiles, *, causal=False, scale=None, q_lens=None, kv_lens=None):
-    """The kernel with given tiles, on outputs full of NaN: what it leaves unwritten shows."""
-    o = torch.full((*q.shape[:3], v.shape[3]), NAN, dtype=q.dtype, device=q.device)
-    lse = torch.full(q.shape[:3], NAN, device=q.device)
-    lens = [
-        None if x is None else torch.tensor(x, dtype=torch.int32, device=q.device) for x in (q_lens, kv_lens)
-    ]
-    scale = q.shape[3] ** -0.5 if scale is None else scale
-    forward.launch(q, k, v, o, lse, causal=causal, scale=scale, q_lens=lens[0], kv_lens=lens[1], tiles=tiles)
-    return o, lse
+def with_tiles(tiles, *args, function=flash_attention, **options):
+    """The public function with given tiles, on outputs full of NaN: what it leaves unwritten shows."""
+
+    def poisoned_empty(*shape, **kwargs):
+        return torch.full(*shape, NAN, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host, "forward_tiles", lambda *args: tiles)
+        patch.setattr(torch, "empty", poisoned_empty)
+        return function(*args, **options)
 
 
 SMALL = host.Tiles(16, 16, 4, 2)  # many tiles at small sizes
@@ -134,12 +77,14 @@ def shapes(draw):
 @given(
     shape=shapes(),
     causal=st.booleans(),
+    window=st.none() | st.integers(1, 75),
     dtype=st.sampled_from(DTYPES),
     scale=st.sampled_from([None, 0.5, -1.0]),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_any_small_problem(shape, causal, dtype, scale, seed, problem, oracle, device):
-    check(problem, oracle, device, dtype, causal=causal, scale=scale, seed=seed, tiles=SMALL, **shape)
+def test_any_small_problem(shape, causal, window, dtype, scale, seed, problem, oracle, device):
+    check(problem, oracle, device, dtype, causal=causal, window=window, scale=scale, seed=seed, tiles=SMALL,
+          **shape)  # fmt: skip
 
 
 @dtypes
@@ -171,6 +116,260 @@ def test_the_end_of_a_longer_context(problem, oracle, device):
     check(
         problem, oracle, device, torch.float16, causal=True, q_len=n - 1 if GPU else 33, kv_len=n, tiles=SMALL
     )
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [1, 15, 16, 17, 40, 89, 90, 2**31])
+def test_windows(causal, window, problem, oracle, device):
+    """Around the tile of 16 keys: windows that leave no tile whole, some whole, and all of them."""
+    check(
+        problem, oracle, device, torch.float16, causal=causal, window=window, q_len=20, kv_len=70, tiles=SMALL
+    )
+    check(problem, oracle, device, torch.float32, causal=causal, window=window, batch=3, heads=2, q_len=37,
+          kv_len=33, q_lens=[37, 5, 0], kv_lens=[33, 20, 9], tiles=SMALL)  # fmt: skip
+
+
+@dtypes
+def test_nan_that_a_window_has_left_behind(dtype, problem, oracle, device):
+    """What no query may read any more, in the middle of a tile and in whole tiles before it."""
+    q, k, v = problem(np.random.default_rng(0), q_len=3, kv_len=50)
+    k[:, :, :27] = v[:, :, :27] = NAN  # the queries stand at 47 .. 49
+    q, k, v = tensors((q, k, v), dtype, device)
+    options = {"causal": True, "window": 21}
+    assert_right(with_tiles(SMALL, q, k, v, **options), q, k, v, oracle, **options)
+
+
+@pytest.mark.parametrize("name", MOD_NAMES)
+@pytest.mark.parametrize("dtype", DTYPES if GPU else [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("causal", [False, True] if GPU else [True])
+def test_a_score_mod_equals_its_twin(name, causal, dtype, problem, oracle, device):
+    rng = np.random.default_rng(0)
+    lens = {"q_lens": [18, 17], "kv_lens": [40, 33]}
+    q, k, v = tensors(problem(rng, 2, 2, 1, 18, 40, **lens), dtype, device)
+    mod, aux, twin = mods(rng, 2, 2, 18, 40, device)[name]
+    got = with_tiles(SMALL, q, k, v, causal=causal, score_mod=mod, aux=aux, window=25, **lens)
+    assert_right(got, q, k, v, oracle, causal=causal, twin=twin, window=25, **lens)
+
+
+def test_slopes_may_be_strided(problem, device):
+    q, k, v = tensors(problem(np.random.default_rng(0), 1, 4, 2, 5, 9), torch.float32, device)
+    wide = torch.arange(8.0, device=device)
+    got = [
+        flash_attention(q, k, v, score_mod=score_mods.alibi, aux=score_mods.sloped(slopes))
+        for slopes in (wide[1::2], wide[1::2].contiguous(), wide[:4])
+    ]
+    assert torch.equal(got[0][0], got[1][0])
+    assert not torch.equal(got[0][0], got[2][0])
+
+
+def test_what_score_mods_read_is_checked():
+    with pytest.raises(ValueError, match=r"slopes must have shape \(heads,\), got \(2, 2\)"):
+        score_mods.sloped(torch.ones(2, 2))
+    with pytest.raises(ValueError, match="x must have 4 axes"):
+        score_mods.indexed(torch.ones(3, 4))
+
+
+def test_a_bias_may_have_expanded_axes_and_is_never_read_beyond_its_end(problem, oracle, device):
+    """One bias for all batches and heads, at the very end of its memory."""
+    rng = np.random.default_rng(0)
+    q, k, v = tensors(problem(rng, 2, 4, 2, 21, 37), torch.float32, device)
+    values = rng.standard_normal((21, 37)).astype(np.float32)
+    room = torch.full((5 * 21, 37), NAN, device=device)
+    room[21:42] = torch.from_numpy(values)  # NaN before and after it: a read outside shows in no score
+    shown = room[21:42].expand(2, 4, 21, 37)
+    got = flash_attention(q, k, v, score_mod=score_mods.bias, aux=score_mods.indexed(shown))
+    twin = twins.bias(np.broadcast_to(values, (2, 4, 21, 37)))
+    assert_right(got, q, k, v, oracle, twin=twin)
+
+
+def test_nan_in_slots_that_a_score_mod_hides_from_everyone(problem, oracle, device):
+    rng = np.random.default_rng(0)
+    q, k, v = problem(rng, 1, 2, 1, 20, 40)
+    mod, aux, twin = mods(rng, 1, 2, 20, 40, device)["mask"]
+    k[:, :, 0] = v[:, :, 0] = NAN
+    q, k, v = tensors((q, k, v), torch.float16, device)
+    got = with_tiles(SMALL, q, k, v, score_mod=mod, aux=aux)
+    assert_right(got, q, k, v, oracle, twin=twin)
+
+
+def test_softcap_of_large_and_small_scores(device):
+    """A score of 5000 under a cap of 50 is 50; near 0 the cap keeps every digit."""
+    q = torch.ones(1, 1, 1, 16, device=device)
+    v = torch.arange(5.0, device=device)[:, None].expand(1, 1, 5, 16)
+    for score in 5000.0, -5000.0, 1e-3, 9.9, 10.1, -60.0:
+        k = torch.full((1, 1, 5, 16), score / 16, device=device)
+        o, lse = flash_attention(q, k, v, scale=1.0, score_mod=score_mods.softcap, aux=50.0)
+        assert (o - 2).abs().max() <= 1e-5
+        expected = 50 * math.tanh(score / 50) + math.log(5)
+        assert abs(lse.item() - expected) <= 5e-7 * max(1, abs(expected))
+
+
+def test_an_added_million_is_not_minus_infinity(device):
+    """A valid score of -2e6 beside a key under an additive mask of -inf: the masked key gets nothing."""
+    q = torch.ones(1, 1, 1, 16, device=device)
+    k, v = (torch.tensor(x, device=device)[:, None].expand(1, 1, 2, 16) for x in ([-125e3, 0.0], [3.0, 7.0]))
+    mask = torch.tensor([0, -math.inf], device=device).expand(1, 1, 1, 2)
+    o, lse = flash_attention(q, k, v, scale=1.0, score_mod=score_mods.bias, aux=score_mods.indexed(mask))
+    assert (o == 3).all()
+    assert lse.item() == pytest.approx(-2e6, rel=2e-7)
+
+
+def test_tanh_to_a_few_units_in_the_last_place(device):
+    """Through the cap: with one key, lse is cap * tanh(score / cap)."""
+    x = np.concatenate([np.linspace(-12, 12, 181), np.geomspace(1e-6, 0.3, 60)]).astype(np.float32)
+    q = torch.from_numpy(x).to(device)[None, None, :, None].expand(-1, -1, -1, 16) / 16
+    k = torch.ones(1, 1, 1, 16, device=device)
+    _, lse = flash_attention(q, k, k, scale=1.0, score_mod=score_mods.softcap, aux=1.0)
+    expected = np.tanh(x.astype(np.float64))
+    assert np.abs(to64(lse)[0, 0] - expected).max() <= 4e-7
+    assert (np.abs(to64(lse)[0, 0] - expected) <= 6e-7 * np.abs(expected)).all()
+
+
+@pytest.mark.parametrize("kind", ["none", "number", "tensor"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_fp8(kind, causal, problem, oracle, device):
+    """e4m3 q, k and v; factors that bfloat16 and float16 hold, so that the yardstick sees the same numbers."""
+    rng = np.random.default_rng(0)
+    lens = {"q_lens": [20, 9], "kv_lens": [37, 30]}
+    bits = [fp8.quantize(np.nan_to_num(x)) for x in problem(rng, 2, 4, 2, 20, 37, v_dim=24, **lens)]
+    q, k, v = (torch.from_numpy(x).view(torch.float8_e4m3fn).to(device) for x in bits)
+    factors = {"none": (1, 1, 1), "number": (2.0, 0.25, 4.0)}.get(
+        kind, [np.array(x) for x in ([2, 0.5], [0.25, 1], [4, 2])]
+    )
+    given_descales = [
+        torch.tensor(x, dtype=torch.float32, device=device)
+        if kind == "tensor"
+        else None
+        if kind == "none"
+        else x
+        for x in factors
+    ]
+    names = ("q_descale", "k_descale", "v_descale")
+    got = with_tiles(SMALL, q, k, v, function=fp8_attention, causal=causal, **lens,
+                     **dict(zip(names, given_descales, strict=True)))  # fmt: skip
+    meant = []
+    for x, factor, group in zip(bits, factors, (2, 1, 1), strict=True):
+        factor = np.repeat(np.broadcast_to(factor, (2,)), group)[:, None, None]
+        meant.append(torch.from_numpy(fp8.dequantize(x) * factor).to(torch.bfloat16).to(device))
+    assert_right(got, *meant, oracle, causal=causal, **lens)
+
+
+def test_fp8_refuses_other_dtypes(device):
+    x = torch.ones(1, 1, 3, 16, device=device)
+    with pytest.raises(ValueError, match="q must be float8_e4m3fn, got torch.float32"):
+        fp8_attention(x, x, x)
+    with pytest.raises(ValueError, match="q must be float16, bfloat16 or float32, got torch.float8_e4m3fn"):
+        flash_attention(*[x.to(torch.float8_e4m3fn)] * 3)
+
+
+@st.composite
+def packings(draw):
+    lens = draw(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 34)), max_size=3))
+    return [n for n, _ in lens], [n for _, n in lens], draw(st.sampled_from([0, 3, 33]))
+
+
+def pack(rng, q_lens, kv_lens, spare=0, heads=2, kv_heads=1, dim=16, v_dim=24):
+    """q, k, v packed, NaN in the tokens that belong to none; cu_seqlens of queries and of keys."""
+    cu_q, cu_k = (np.cumsum([0, *lens]).tolist() for lens in (q_lens, kv_lens))
+    q = rng.standard_normal((cu_q[-1] + spare, heads, dim))
+    k, v = (rng.standard_normal((cu_k[-1] + spare, kv_heads, n)) for n in (dim, v_dim))
+    q[cu_q[-1] :] = k[cu_k[-1] :] = v[cu_k[-1] :] = NAN
+    return q, k, v, cu_q, cu_k
+
+
+def padded_batch(x, cuts):
+    """(total, heads, dim) as (batch, heads, longest, dim)."""
+    longest = max(np.diff(cuts), default=0)
+    out = x.new_zeros(len(cuts) - 1, x.shape[1], longest, *x.shape[2:])
+    for b in range(len(cuts) - 1):
+        out[b, :, : cuts[b + 1] - cuts[b]] = x[cuts[b] : cuts[b + 1]].transpose(0, 1)
+    return out
+
+
+def check_packed(q, k, v, cu_q, cu_k, got, oracle, **options):
+    """Each sequence against the oracle, and 0 and -inf for the tokens of none."""
+    o, lse = got
+    assert o.shape == (len(q), q.shape[1], v.shape[2])
+    assert lse.shape == (len(q), q.shape[1])
+    assert not o[cu_q[-1] :].any()
+    assert torch.isneginf(lse[cu_q[-1] :]).all()
+    lens = {"q_lens": np.diff(cu_q).tolist(), "kv_lens": np.diff(cu_k).tolist()}
+    if lens["q_lens"]:
+        o_b = padded_batch(o, cu_q)
+        lse_b = padded_batch(lse, cu_q)
+        for b, n in enumerate(lens["q_lens"]):
+            lse_b[b, :, n:] = -math.inf
+        q, k, v = padded_batch(q, cu_q), padded_batch(k, cu_k), padded_batch(v, cu_k)
+        assert_right((o_b, lse_b), q, k, v, oracle, **lens, **options)
+
+
+@settings(deadline=None, max_examples=60 if GPU else 8)
+@given(
+    packing=packings(),
+    causal=st.booleans(),
+    window=st.none() | st.integers(1, 60),
+    dtype=st.sampled_from(DTYPES),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_packed(packing, causal, window, dtype, seed, oracle, device):
+    q_lens, kv_lens, spare = packing
+    q, k, v, cu_q, cu_k = pack(np.random.default_rng(seed), q_lens, kv_lens, spare)
+    q, k, v = tensors((q, k, v), dtype, device)
+    options = {"causal": causal, "window": window}
+    got = with_tiles(SMALL, q, k, v, cu_q, cu_k, function=packed_attention, **options)
+    check_packed(q, k, v, cu_q, cu_k, got, oracle, **options)
+
+
+@pytest.mark.parametrize("q_lens", [[1, 0, 1], [0, 16, 17], [16, 16, 0], [0, 0, 0], [15, 1, 48]])
+def test_packed_around_tile_boundaries(q_lens, oracle, device):
+    q, k, v, cu_q, cu_k = pack(np.random.default_rng(0), q_lens, [3, 0, 40], heads=3)
+    q, k, v = tensors((q, k, v), torch.float16, device)
+    got = with_tiles(SMALL, q, k, v, cu_q, cu_k, function=packed_attention, causal=True)
+    check_packed(q, k, v, cu_q, cu_k, got, oracle, causal=True)
+
+
+def test_packed_views_into_one_tensor_and_a_score_mod(oracle, device):
+    """q, k, v as views into one fused tensor; indices count within each sequence."""
+    fused = torch.randn(37, 3, 4, 16, generator=torch.Generator().manual_seed(0)).half().to(device)
+    q, k, v = fused[:, 0], fused[:, 1, ::2], fused[:, 2, 1::2]
+    cuts = torch.tensor([0, 20, 20, 37])
+    mod, aux, twin = mods(np.random.default_rng(0), 3, 4, 20, 20, device)["bias"]
+    got = packed_attention(q, k, v, cuts, cuts, causal=True, score_mod=mod, aux=aux)
+    check_packed(q, k, v, cuts.tolist(), cuts.tolist(), got, oracle, causal=True, twin=twin)
+
+
+@pytest.mark.parametrize("wrong", [[0, 2**30], [0, -7], [3, 2], [-(2**30), 4]])
+def test_wrong_lengths_on_a_gpu_are_no_wild_reads(wrong, monkeypatch, device):
+    """As if their values were not known before the launch: they are clamped to the tensors. In the
+    interpreter a wild read ends the process."""
+    q = torch.ones(1, 1, 40, 16, device=device)
+    monkeypatch.setattr(host, "check_integers", lambda name, x, device: (x, None))
+    lens = torch.tensor(wrong[1:], dtype=torch.int32, device=device)
+    o, lse = flash_attention(q, q, q, q_lens=lens, kv_lens=lens, causal=True)
+    assert torch.isfinite(o).all()
+    cuts = torch.tensor(wrong, dtype=torch.int32, device=device)
+    packed = q[0].transpose(0, 1)
+    o, lse = with_tiles(SMALL, packed, packed, packed, cuts, cuts, function=packed_attention)
+    assert o.shape == (40, 1, 16)
+
+
+@needs_gpu
+def test_no_call_waits_for_the_gpu(device):
+    """A call with lengths on the GPU can be captured in a CUDA graph."""
+    q = torch.randn(2, 2, 40, 16, device=device, dtype=torch.float16)
+    lens = torch.tensor([40, 7], dtype=torch.int32, device=device)
+    cuts = torch.tensor([0, 7, 40], dtype=torch.int32, device=device)
+    for function, args, options in (
+        (flash_attention, (q, q, q), {"q_lens": lens, "kv_lens": lens}),
+        (packed_attention, (q[0].transpose(0, 1),) * 3 + (cuts, cuts), {}),
+    ):
+        expected, _ = function(*args, **options)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            o, _ = function(*args, **options)
+        o.fill_(NAN)
+        graph.replay()
+        assert torch.equal(o, expected)
 
 
 @pytest.mark.parametrize("kv_lens", [[0, 17, 40], [17, 0, 40], [17, 40, 0], [0, 0, 0], [1, 16, 33]])
@@ -329,8 +528,8 @@ def test_the_grid_lies_on_axis_x(monkeypatch, device):
     monkeypatch.setattr(forward, "forward_kernel", Recorder())
     q = torch.empty(1, 1, 1, 16, dtype=torch.float16, device=device).expand(300, 300, 20, 16)
     k = torch.empty(1, 1, 1, 16, dtype=torch.float16, device=device).expand(300, 300, 9, 16)
-    o, lse = q, q[..., 0]
-    forward.launch(q, k, k, o, lse, causal=False, scale=1.0, q_lens=None, kv_lens=None, tiles=SMALL)
+    monkeypatch.setattr(host, "forward_tiles", lambda *args: SMALL)
+    flash_attention(q, k, k)
     assert grids == [(300 * 300 * 2,)]
 
 
@@ -353,7 +552,7 @@ def test_large_scores(dtype, problem, oracle, device):
         assert np.isfinite(o).all()
         assert np.isfinite(lse).all()
         expected, expected_lse = oracle(to64(q), to64(k), to64(v), causal=True, scale=scale)
-        yardstick, _ = plain(q.cpu(), k.cpu(), v.cpu(), True, scale, None, None)
+        yardstick, _ = plain(q.cpu(), k.cpu(), v.cpu(), causal=True, scale=scale)
         budget = np.abs(to64(yardstick) - expected).max()
         assert np.abs(o - expected).max() <= 2 * budget + FLOOR[dtype] * np.abs(to64(v)).max()
         assert np.abs(lse - expected_lse).max() <= 2e-6 * np.abs(expected_lse).max()
@@ -382,13 +581,16 @@ def test_nan_beyond_the_keys(dtype, which, problem, oracle, device):
     assert_right(got, q, k, v, oracle, causal=True, kv_lens=[42])
 
 
-def test_a_visible_nan_is_not_hidden(problem, device):
-    q, k, v = problem(np.random.default_rng(0), 1, 1, 1, 20, 20)
+@pytest.mark.parametrize("kv_len", [1, 20])
+def test_a_visible_nan_is_not_hidden(kv_len, problem, device):
+    """Among other keys, and as the only one."""
+    q, k, v = problem(np.random.default_rng(0), 1, 1, 1, 20, kv_len)
     for x in k, v:
         kept = x.copy()
-        x[0, 0, 3] = NAN
-        o, _ = flash_attention(*tensors((q, k, v), torch.float32, device))
+        x[0, 0, kv_len // 2] = NAN
+        o, lse = flash_attention(*tensors((q, k, v), torch.float32, device))
         assert torch.isnan(o).all()
+        assert torch.isnan(lse).all() == (x is k)
         x[:] = kept
 
 
@@ -437,12 +639,13 @@ def test_larger_shapes(dtype, dim, n, causal, device):
     for b in range(2):
         q[b, :, q_lens[b] :] = NAN
         k[b, :, kv_lens[b] :] = v[b, :, kv_lens[b] :] = NAN
-    tiles = host.tiles_for(q, k, v)
-    o, lse = poisoned_launch(q, k, v, tiles, causal=causal, q_lens=q_lens, kv_lens=kv_lens)
-    expected, expected_lse = plain(q.double(), k.double(), v.double(), causal, None, q_lens, kv_lens)
+    options = {"causal": causal, "q_lens": q_lens, "kv_lens": kv_lens}
+    tiles = host.forward_tiles(q, k, v)
+    o, lse = with_tiles(tiles, q, k, v, **options)
+    expected, expected_lse = plain(q.double(), k.double(), v.double(), **options)
     if dtype == torch.float32:
         assert not torch.backends.cuda.matmul.allow_tf32
-    yardstick, _ = plain(q, k, v, causal, None, q_lens, kv_lens)
+    yardstick, _ = plain(q, k, v, **options)
     budget = (yardstick.double() - expected).abs().max().item()
     error = (o.double() - expected).abs().max().item()
     largest = v.nan_to_num().abs().max().item()
@@ -498,6 +701,9 @@ GOOD = {"q": torch.ones(2, 4, 3, 8), "k": torch.ones(2, 2, 5, 8), "v": torch.one
         ({"kv_lens": "ab"}, "kv_lens must hold integers, got 'ab'"),
         ({"scale": NAN}, "scale must be a finite number or None, got nan"),
         ({"scale": "x"}, "scale must be a finite number or None, got 'x'"),
+        ({"window": 0}, "window must be an integer of at least 1, got 0"),
+        ({"score_mod": lambda *args: args[0]}, "score_mod must be a @triton.jit function"),
+        ({"aux": 5.0}, "aux is what a score_mod reads, and there is no score_mod"),
     ],
 )
 def test_refusals_come_before_any_launch(change, message, monkeypatch, device):
@@ -510,6 +716,38 @@ def test_refusals_come_before_any_launch(change, message, monkeypatch, device):
         flash_attention(**arguments)
 
 
+GOOD_PACKED = {"q": torch.ones(7, 4, 8), "k": torch.ones(9, 2, 8), "v": torch.ones(9, 2, 6),
+               "cu_seqlens_q": [0, 3, 7], "cu_seqlens_k": torch.tensor([0, 0, 9])}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q": torch.ones(1, 7, 4, 8)}, "q must have 3 axes"),
+        ({"v": torch.ones(8, 2, 6)}, "k and v must agree in tokens and heads"),
+        ({"k": torch.ones(9, 2, 8).half()}, "k must have the dtype and device of q"),
+        ({"cu_seqlens_q": [0, 3, 8]}, r"cu_seqlens_q must rise from 0 to at most 7, got \[0, 3, 8\]"),
+        ({"cu_seqlens_q": [0, 5, 3]}, "cu_seqlens_q must rise from 0"),
+        ({"cu_seqlens_k": [1, 2, 9]}, "cu_seqlens_k must rise from 0"),
+        ({"cu_seqlens_k": [0, 9]}, "same number of sequences, got 2 and 1"),
+        ({"cu_seqlens_k": []}, r"cu_seqlens_k must have shape \(batch \+ 1,\)"),
+        ({"cu_seqlens_k": [0.0, 1.0, 2.0]}, "cu_seqlens_k must hold integers"),
+        ({"window": 1.5}, "window must be an integer of at least 1, got 1.5"),
+    ],
+)
+def test_packed_refusals_come_before_any_launch(change, message, monkeypatch, device):
+    def arguments(given):
+        return {
+            name: x.to(device) if isinstance(x, torch.Tensor) and name in "qkv" else x
+            for name, x in given.items()
+        }
+
+    packed_attention(**arguments(GOOD_PACKED))
+    monkeypatch.setattr(forward, "launch", lambda *args, **kwargs: pytest.fail("launched"))
+    with pytest.raises(ValueError, match=message):
+        packed_attention(**arguments(GOOD_PACKED | change))
+
+
 @needs_gpu
 def test_a_cpu_tensor_is_refused_by_the_compiled_kernel():
     with pytest.raises(ValueError, match="q is on cpu: compiled kernels need a GPU tensor"):
@@ -520,7 +758,7 @@ def test_a_cpu_tensor_is_refused_by_the_compiled_kernel():
 @pytest.mark.parametrize("itemsize", [2, 4])
 @pytest.mark.parametrize("dim", [1, 16, 64, 80, 128, 192, 256])
 def test_tiles_fit_the_card(shared, itemsize, dim):
-    tiles = host.choose_tiles(dim, dim, itemsize, shared)
+    tiles = host.choose_tiles(host.TILES, dim, dim, itemsize, shared)
     assert host.shared_bytes(tiles, host.padded(dim), host.padded(dim), itemsize) <= shared
     for block in tiles.block_m, tiles.block_n:
         assert block >= 16
@@ -540,9 +778,15 @@ def test_alignment_as_triton_sees_it(device):
     assert not host.aligned(room[..., ::2])
     assert not host.aligned(room.mT)
     assert not host.aligned(room[..., :40].contiguous())  # rows of 80 bytes: 40 is no multiple of 16
-    assert host.choose_tiles(64, 64, 2, 232_448, pipelined=False).block_m < 64
-    assert host.choose_tiles(64, 64, 4, 232_448, pipelined=False) == host.choose_tiles(64, 64, 4, 232_448)
+    assert host.choose_tiles(host.TILES, 64, 64, 2, 232_448, direct=False).block_m < 64
+    assert host.choose_tiles(host.TILES, 64, 64, 4, 232_448, direct=False) == host.choose_tiles(
+        host.TILES, 64, 64, 4, 232_448
+    )
 
 
 def test_tiles_of_a_wide_v():
-    assert host.choose_tiles(16, 256, 2, 2**20) == host.choose_tiles(256, 16, 2, 2**20) == host.TILES[256, 2]
+    assert (
+        host.choose_tiles(host.TILES, 16, 256, 2, 2**20)
+        == host.choose_tiles(host.TILES, 256, 16, 2, 2**20)
+        == host.TILES[256, 2]
+    )

@@ -11,7 +11,7 @@ pytest.importorskip("triton", reason="Triton has wheels for Linux alone")
 import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 
-from kernels.triton.online import finish, key_range, softmax_step, visible  # noqa: E402
+from kernels.triton.online import finish, key_range, query_range, softmax_step, visible  # noqa: E402
 
 ROWS, N, DIM = 16, 16, 16
 INF = float("inf")
@@ -34,14 +34,17 @@ def steps_kernel(p_s, p_v, p_o, p_lse, tiles, ROWS: tl.constexpr, N: tl.constexp
 
 @triton.jit
 def mask_kernel(
-    p_seen, p_range, first_row, q_len, kv_len, CAUSAL: tl.constexpr, M: tl.constexpr, N: tl.constexpr
-):
-    i_q, i_k = first_row + tl.arange(0, M), tl.arange(0, 4 * N)
-    seen = visible(i_q, i_k, q_len, kv_len, CAUSAL)
-    tl.store(p_seen + tl.arange(0, M)[:, None] * 4 * N + i_k[None, :], seen.to(tl.int32))
-    full, end = key_range(first_row, q_len, kv_len, CAUSAL, M, N)
-    tl.store(p_range, full)
-    tl.store(p_range + 1, end)
+    p_seen, p_keys, p_queries, first, q_len, kv_len, window, CAUSAL: tl.constexpr, M: tl.constexpr, N: tl.constexpr
+):  # fmt: skip
+    i_q, i_k = tl.arange(0, 4 * M), tl.arange(0, 4 * N)
+    seen = visible(i_q[:, None], i_k[None, :], q_len, kv_len, window, CAUSAL)
+    tl.store(p_seen + i_q[:, None] * 4 * N + i_k[None, :], seen.to(tl.int32))
+    bounds = key_range(first, tl.minimum(first + M, q_len) - 1, q_len, kv_len, window, CAUSAL, N)
+    for i in tl.static_range(4):
+        tl.store(p_keys + i, bounds[i])
+    bounds = query_range(first, tl.minimum(first + N, kv_len) - 1, q_len, kv_len, window, CAUSAL, M)
+    for i in tl.static_range(4):
+        tl.store(p_queries + i, bounds[i])
 
 
 @pytest.mark.parametrize("empty", [[], [0], [0, 1], [2], [1, 3], [0, 1, 2, 3]])
@@ -73,24 +76,40 @@ def test_steps_over_tiles_of_which_some_are_empty(empty, spread, device):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("first_row", [0, 16, 32])
+@pytest.mark.parametrize("window", [None, 1, 10, 16, 33, 200])
+@pytest.mark.parametrize("first", [0, 16, 48])
 @pytest.mark.parametrize(
-    ("q_len", "kv_len"), [(40, 64), (40, 40), (40, 33), (64, 3), (5, 50), (17, 0), (0, 30)]
+    ("q_len", "kv_len"), [(40, 64), (40, 40), (40, 33), (64, 3), (5, 50), (17, 0), (0, 30), (64, 64)]
 )
-def test_the_range_of_keys_is_what_the_mask_says(causal, first_row, q_len, kv_len, device):
-    """Before `full` all real rows see all keys; from `end` on none sees any; and no tile is done in vain."""
+def test_the_ranges_are_what_the_mask_says(causal, window, first, q_len, kv_len, device):
+    """Outside the range nothing is seen; in the walk without a mask every real row sees all of every tile; and
+    the range ends where the last one that is seen does."""
     block = 16
-    seen = torch.zeros(block, 4 * block, dtype=torch.int32, device=device)
-    ends = torch.zeros(2, dtype=torch.int32, device=device)
-    mask_kernel[(1,)](seen, ends, first_row, q_len, kv_len, CAUSAL=causal, M=block, N=block)
-    i, j = np.arange(first_row, first_row + block)[:, None], np.arange(4 * block)
-    expected = (i < q_len) & (j < kv_len) & ((j <= i + kv_len - q_len) | (not causal))
+    seen = torch.zeros(4 * block, 4 * block, dtype=torch.int32, device=device)
+    keys, queries = (torch.zeros(4, dtype=torch.int32, device=device) for _ in range(2))
+    mask_kernel[(1,)](seen, keys, queries, first, q_len, kv_len, window, CAUSAL=causal, M=block, N=block)
+    i, j = np.arange(4 * block)[:, None], np.arange(4 * block)
+    ahead = j - (i + kv_len - q_len)
+    expected = (i < q_len) & (j < kv_len) & ((ahead <= 0) | (not causal))
+    expected &= np.abs(ahead) < (window or 1000)
     assert np.array_equal(seen.cpu().numpy().astype(bool), expected)
-
-    full, end = ends.tolist()
-    rows = expected[: max(0, min(block, q_len - first_row))]
-    assert full % block == 0
-    assert rows[:, :full].all()
-    assert not rows[:, end:].any()
-    assert end == (np.flatnonzero(rows.any(axis=0)).max(initial=-1) + 1)
-    assert full == (0 if rows.size == 0 else int(rows.all(axis=0).sum()) // block * block)
+    for bounds, side, length, others in (
+        (keys, expected, q_len, kv_len),
+        (queries, expected.T, kv_len, q_len),
+    ):
+        begin, full, full_end, end = bounds.tolist()
+        mine = side[first : min(first + block, length)] if first < length else side[:0]
+        used = np.flatnonzero(mine.any(axis=0))
+        walks = [range(begin // block * block, full, block), range(full, full_end, block),
+                 range(full_end, end, block)]  # fmt: skip
+        covered = [n for walk in walks for start in walk for n in range(start, start + block)]
+        assert len(set(covered)) == len(covered)  # no tile twice
+        assert set(used) <= set(covered) & set(range(begin, end))
+        if len(used):
+            assert (begin, end) == (used[0], used[-1] + 1)
+        if len(mine) == 0:
+            assert covered == []
+        for start in walks[1]:
+            assert mine[:, start : start + block].all()
+        whole = [n for n in range(0, others - block + 1, block) if len(mine) and mine[:, n : n + block].all()]
+        assert list(walks[1]) == whole  # no mask where none is needed
