@@ -35,6 +35,10 @@ def check(name, *objects):
     _registry[name] = objects
 
 
+def handin(*args, **kwargs):
+    """Handing in comes before grading: here it does nothing."""
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # What is asked, and what comes back
 

@@ -8,6 +8,8 @@ import contextlib
 import io
 import json
 import math
+import re
+import select
 import subprocess
 import sys
 import time
@@ -16,19 +18,22 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+import zmq
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbformat.v4 import new_code_cell, new_output
 
-from autograder import contestant
+from autograder import contestant, warm
 from autograder.sandbox import Sandbox, anonymous_bytes
 
 MAX_ANSWER_BYTES = 256 * 2**20
+UNREADABLE = "no readable answer came back"
 _MAX_JSON = 2**16
 _CUDA_CONTEXT = 3 * 2**29  # bytes on the card that a CUDA context with its libraries and our inputs may take before a call
 _PATIENCE = 2.0  # seconds that a killed call's parent gets to notice
+_START = 120  # seconds that a process of ours has to come up on a busy machine
 
 
 @dataclass
@@ -38,22 +43,51 @@ class Stop(Exception):
     reason: str
 
 
+class NotStarted(Exception):
+    """A process of ours did not come up in its sandbox, before any code of the submission ran: our fault."""
+
+
+class _Manager(AsyncKernelManager):
+    """Its client's sockets take no message larger than `limit` bytes: libzmq drops the connection before it takes memory."""
+
+    limit = 0
+
+    def client(self, **kwargs):
+        self.context.setsockopt(zmq.MAXMSGSIZE, self.limit)  # for every socket that is made from now on
+        return super().client(context=self.context, **kwargs)
+
+
 class _Client(NotebookClient):
     """nbclient with a cap on what a cell may print."""
 
     output_limit = 0
+    _monitors = ()
     flooded = None  # called once when a cell prints more than that
 
     def reset(self):
         self._printed, self._capped = 0, False
 
+    def watch(self):
+        """Notice connections that break while the kernel lives: a message was larger than its socket takes."""
+        channels = (self.kc.iopub_channel, self.kc.shell_channel, self.kc.control_channel)
+        self._monitors = [c.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED) for c in channels]
+
+    async def _async_check_alive(self):
+        await super()._async_check_alive()
+        for monitor in self._monitors:
+            if await monitor.poll(0):
+                self._cap()
+
+    def _cap(self):
+        if not self._capped:
+            self._capped = True
+            self.flooded()
+
     def process_message(self, msg, cell, cell_index):
         # Counted as it arrives, so that a flood never piles up here.
         self._printed += 200 + _size(msg["content"], self.output_limit)
         if self._printed > self.output_limit and msg["msg_type"] != "status":
-            if not self._capped:
-                self._capped = True
-                self.flooded()
+            self._cap()
             return None
         return super().process_message(msg, cell, cell_index)
 
@@ -84,12 +118,19 @@ class _Process:
         raise NotImplementedError
 
     def find_main(self, root_pid, timeout=30):
-        """The Python process inside, below bubblewrap's own two."""
+        """The Python process inside: below bubblewrap's own two, unless a warm parent forked it.
+
+        Raises:
+            NotStarted: there is none.
+        """
+        if self.sandbox.main:
+            self.main = psutil.Process(self.sandbox.main)
+            return
         deadline = time.monotonic() + timeout
         process = psutil.Process(root_pid)
         while time.monotonic() < deadline:
             try:
-                if process.name() not in {"prlimit", "bwrap", "env"}:
+                if process.name() not in {"nice", "prlimit", "bwrap", "env"}:
                     self.main = process
                     return
                 children = process.children()
@@ -99,7 +140,7 @@ class _Process:
             except psutil.Error:
                 break
             time.sleep(0.01)
-        raise Stop("the sandbox did not start")
+        raise NotStarted("the sandbox did not start")
 
     def ask(self, name, call, seconds, measure=False):
         """Have `call` made inside. Returns an `Answer` and, when measured, the peak in bytes."""
@@ -115,18 +156,19 @@ class _Process:
         deadline = time.monotonic() + seconds
         pause = 0.001
         try:
-            while self.sandbox.look(number, "answer.json", _MAX_JSON) is None:
-                ended = self.sandbox.look(number, "ended", 20)
-                if ended is not None and self.sandbox.look(number, "answer.json", _MAX_JSON) is None:
-                    return contestant.Answer(problem=_ending(ended)), None
-                if not self._alive():
-                    raise Stop(self.reason("the call ended the whole Python process"))
-                if time.monotonic() > deadline:
-                    return self._overdue(number, seconds), None
-                if meter:
-                    meter.step()
-                time.sleep(pause)
-                pause = min(pause * 1.5, 0.02)
+            with self.sandbox.listening():
+                while self.sandbox.look(number, "answer.json", _MAX_JSON) is None:
+                    ended = self.sandbox.look(number, "ended", 20)
+                    if ended is not None and self.sandbox.look(number, "answer.json", _MAX_JSON) is None:
+                        return contestant.Answer(problem=_ending(ended)), None
+                    if not self._alive():
+                        raise Stop(self.reason("the call ended the whole Python process"))
+                    if time.monotonic() > deadline:
+                        return self._overdue(number, seconds), None
+                    if meter:
+                        meter.step()
+                    time.sleep(pause)
+                    pause = min(pause * 1.5, 0.02)
             answer = read_answer(self.sandbox, number)
         except ValueError as error:
             answer = unreadable(error)
@@ -140,7 +182,7 @@ class _Process:
 
     def _end_others(self):
         """Kill all but the process itself and bubblewrap's: a call may leave nothing behind, however it was started."""
-        keep = {self.main.pid, *(p.pid for p in self.main.parents())}
+        keep = {self.main.pid, *self.sandbox.helpers, *(p.pid for p in self.main.parents())}
         for process in self.sandbox.processes():
             if process.pid not in keep:
                 with contextlib.suppress(psutil.Error):
@@ -173,6 +215,8 @@ class _Process:
             return "it filled the disk and was stopped"
         if self.sandbox.verdict == "processes":
             return "it started too many processes or threads and was stopped"
+        if self.sandbox.verdict == "flood":
+            return "it sent more to the grader than an answer can be and was stopped"
         return otherwise
 
 
@@ -188,7 +232,7 @@ def _ending(ended):
 
 def unreadable(error):
     """The answer in place of one that can't be read."""
-    return contestant.Answer(problem=f"no readable answer came back ({type(error).__name__}: {str(error)[:100]})")
+    return contestant.Answer(problem=f"{UNREADABLE} ({type(error).__name__}: {str(error)[:100]})")
 
 
 def read_answer(sandbox, number):
@@ -205,11 +249,27 @@ def read_answer(sandbox, number):
                 data = sandbox.look(number, f"out{i}.npy", left)
                 left -= len(data)
                 arrays.append(_read_array(data))
-        problem = None if body["problem"] is None else str(body["problem"])[:500]
+        problem = None if body["problem"] is None else _without_numbers(str(body["problem"])[:500])
         changed = [str(c)[:60] for c in list(body["changed"])[:16]]
-        return contestant.Answer(arrays, problem, str(body["detail"])[:4000], changed, float(body["seconds"]))
+        return contestant.Answer(arrays, problem, _traceback(str(body["detail"])[:4000]), changed, float(body["seconds"]))
     except (Exception, RecursionError) as error:  # whatever stands in the file, the judge goes on
         return unreadable(error)
+
+
+def _without_numbers(text):
+    """`text` with each number replaced by "#": an exception's message quotes the secret inputs and their shapes."""
+    return re.sub(r"(?<![\w.])\d[\w.]*(?:(?<=[eE])[-+]\d+)?", "#", text)
+
+
+def _traceback(text):
+    """A traceback whose frames keep their line numbers and source, and whose messages lose their numbers."""
+    lines = text.splitlines()
+    frame = re.compile(r'  File "[^"]*", line \d+, in ')
+    for i, line in enumerate(lines):
+        source = i and line.startswith("    ") and frame.match(lines[i - 1])
+        if not frame.match(line) and not source:
+            lines[i] = _without_numbers(line)
+    return "\n".join(lines)
 
 
 def _read_array(data):
@@ -231,16 +291,23 @@ class _Meter:
     only make sure that one as short as a blink is seen. Counted: growth of each process's high-water mark (`VmHWM`), pages that
     the forked child wrote to (`Private_Dirty`: memory that was set up before the fork and is used as scratch), and what was
     put into the tmpfs and into anonymous files. For tensors on a GPU instead what NVML says of these processes: from "ready"
-    on, when the CUDA context and the inputs are there, but never leaving out more than such a context takes.
+    on, when the CUDA context and the inputs are there, but never leaving out more than such a context takes. Where NVML tells
+    nothing of these processes (WSL, some containers) there is no peak, and a person must look: 0 would pass.
     """
 
     def __init__(self, process, number, tensors):
         self.process, self.number = process, number
-        self.peak = 0
+        self._peak = 0
+        self._told = False
         self._gpu = _nvml() if tensors and process.sandbox.gpu else None
         self._start = self._read(reset=True)
         self._ready = 0
         self._let = set()
+
+    @property
+    def peak(self):
+        """Bytes, or None when they could not be measured."""
+        return self._peak if self._told or not self._gpu else None
 
     def step(self):
         """Called again and again until the answer is there."""
@@ -257,7 +324,8 @@ class _Meter:
         if self._gpu:
             base = min(self._ready, self._start[3] + _CUDA_CONTEXT)
             now = max(gpu - base, 0) if self._ready else 0
-        self.peak = max(self.peak, now)
+            self._told |= gpu > 0
+        self._peak = max(self._peak, now)
         for word in said:  # measured since it was said: the call may go on
             self._let.add(word)
             (sandbox.requests / self.number / {"ready": "go", "done": "measured"}[word]).touch()
@@ -312,30 +380,44 @@ def _nvml():
     return used
 
 
+def _sandbox(limits, gpu, unsafe):
+    return Sandbox(limits, gpu, unsafe, None if unsafe else warm.parent(gpu))
+
+
 class Driver(_Process):
     """The process that launches kernels taken from the submission: see `contestant._drive`."""
 
     def __init__(self, limits, gpu, unsafe):
-        super().__init__(Sandbox(limits, gpu, unsafe))
+        super().__init__(_sandbox(limits, gpu, unsafe))
         self._sources = {}
+        self._popen = None
 
     def __enter__(self):
         self.sandbox.__enter__()
-        self._popen = self.sandbox.start(
-            [sys.executable, "-m", "autograder", "drive", str(self.sandbox.requests)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
-        if self._popen.stdout.readline().strip() != "up":  # torch and triton are imported
-            self.sandbox.__exit__(None, None, None)
-            raise Stop("the kernel driver did not start")
-        self.find_main(self._popen.pid)
+        try:
+            self._popen = self.sandbox.start(
+                [sys.executable, "-m", "autograder", "drive", str(self.sandbox.requests)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            )  # fmt: skip
+            # "up" comes when torch and triton are imported; nothing of the submission has run by then.
+            ready, _, _ = select.select([self._popen.stdout], [], [], _START)
+            if not ready or self._popen.stdout.readline().strip() != "up":
+                raise NotStarted("the kernel driver did not start")
+            self.find_main(self._popen.pid)
+        except BaseException as error:
+            self.__exit__(None, None, None)
+            if isinstance(error, OSError):
+                raise NotStarted(f"the kernel driver did not start: {error}") from error
+            raise
         return self
 
     def __exit__(self, *exc):
         self.sandbox.__exit__(*exc)
-        self._popen.stdin.close()
-        self._popen.stdout.close()
-        self._popen.wait()
+        if self._popen is not None:
+            with contextlib.suppress(OSError):
+                self._popen.stdin.close()
+            self._popen.stdout.close()
+            self._popen.wait()
 
     def kernel(self, source, name):
         """Put `source` where the driver finds it; returns the name to ask for."""
@@ -352,9 +434,11 @@ class Notebook(_Process):
     """A notebook's kernel in a sandbox. `run` executes all of it."""
 
     def __init__(self, notebook, limits, gpu=False, unsafe=False):
-        super().__init__(Sandbox(limits, gpu, unsafe))
+        super().__init__(None)  # made by `_start`
         self.notebook, self.limits, self.gpu, self.unsafe = notebook, limits, gpu, unsafe
-        self._completed = []
+        self.interruptions = []  # one dict for each time that the kernel was lost: see `_lost`
+        self._completed = []  # (cell id, source)
+        self._gone = None  # the last of them, until there is a new kernel
         self._client = None
         self._setup = None
 
@@ -366,33 +450,40 @@ class Notebook(_Process):
         self._shut()
 
     def _start(self):
-        self.sandbox = Sandbox(self.limits, self.gpu, self.unsafe).__enter__()
-        connection = str(self.sandbox.kernel / "kernel.json")
-        manager = AsyncKernelManager(transport="ipc", ip=str(self.sandbox.kernel / "k"), connection_file=connection)
-        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", connection, "--HistoryManager.enabled=False"]
-        manager._kernel_spec = KernelSpec(argv=self.sandbox.command(argv), display_name="sandbox", language="python")
-        client = _Client(self.notebook, km=manager, timeout=self.limits.cell_seconds, allow_errors=True,
-                         record_timing=False, store_widget_state=False, skip_cells_with_tag="")  # fmt: skip
-        client.output_limit, client.flooded = self.limits.output_bytes, self._flooded
-        client.reset()
-        client.reset_execution_trackers()
-        client.on_cell_executed = self._note_exit
-        self._client = client
-        self._setup = client.setup_kernel(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.sandbox = _sandbox(self.limits, self.gpu, self.unsafe).__enter__()
         try:
-            self._setup.__enter__()
-        except RuntimeError as error:
-            self._setup = None
-            raise Stop(f"the kernel did not start: {str(error)[:200]}") from None
-        pid = manager.provisioner.pid
-        self.sandbox.adopt(pid)
-        self.find_main(pid)
+            connection = str(self.sandbox.kernel / "kernel.json")
+            manager = _Manager(transport="ipc", ip=str(self.sandbox.kernel / "k"), connection_file=connection)
+            manager.limit = 4 * self.limits.output_bytes  # what is to be printed may need more characters in JSON
+            argv = [sys.executable, "-m", "ipykernel_launcher", "-f", connection, "--HistoryManager.enabled=False"]
+            manager._kernel_spec = KernelSpec(argv=self.sandbox.command(argv), display_name="sandbox", language="python")
+            client = _Client(self.notebook, km=manager, timeout=self.limits.cell_seconds, startup_timeout=_START,
+                             allow_errors=True, record_timing=False, store_widget_state=False,
+                             skip_cells_with_tag="")  # fmt: skip
+            client.output_limit, client.flooded = self.limits.output_bytes, self._flooded
+            client.reset()
+            client.reset_execution_trackers()
+            client.on_cell_executed = self._note_exit
+            self._client = client
+            setup = client.setup_kernel(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            setup.__enter__()
+            self._setup = setup
+            pid = manager.provisioner.pid
+            self.sandbox.adopt(pid)
+            self.find_main(pid)
+            client.watch()
+        except BaseException as error:
+            self._shut()
+            if isinstance(error, Exception) and not isinstance(error, NotStarted):
+                raise NotStarted(f"the kernel did not start: {type(error).__name__}: {str(error)[:200]}") from error
+            raise
 
     def _shut(self):
         self.sandbox.kill()
         if self._setup is not None:
             with contextlib.suppress(Exception):
                 self._setup.__exit__(None, None, None)
+            self._setup = None
         self.sandbox.__exit__(None, None, None)
 
     def _flooded(self):
@@ -405,11 +496,29 @@ class Notebook(_Process):
         self._exited = any(isinstance(p, dict) and p.get("source") == "ask_exit" for p in payload)
 
     def restart(self):
-        """A new kernel in a new sandbox, with the completed cells run again (their outputs stay as they were)."""
-        self._shut()
-        self._start()
-        for source in self._completed:
-            self._execute(new_code_cell(source), 0)
+        """A new kernel in a new sandbox, with the completed cells run again (their outputs stay as they were).
+
+        A cell that does not survive being run again is left out from then on, and its successors get a new kernel.
+        """
+        while self._gone:
+            started = time.monotonic()
+            lost, self._gone = self._gone, None
+            self._shut()
+            self._start()
+            again = 0
+            for entry in self._completed:
+                try:
+                    self._execute(new_code_cell(entry[1]), 0)
+                except Stop as stop:
+                    self._lost(entry[0], f"when it was run again: {stop.reason}")
+                    self._completed = [e for e in self._completed if e is not entry]
+                    break
+                again += 1
+            lost |= {"cells_run_again": again, "seconds": round(time.monotonic() - started, 3)}
+
+    def _lost(self, cell_id, reason):
+        self._gone = {"cell": cell_id, "reason": reason, "by": self.sandbox.verdict}
+        self.interruptions.append(self._gone)
 
     def _execute(self, cell, index):
         """Run one cell; raises Stop when the kernel is gone."""
@@ -417,7 +526,8 @@ class Notebook(_Process):
         self._client.reset()
         otherwise = "this cell ended its Python process"
         try:
-            self._client.execute_cell(cell, index)
+            with self.sandbox.listening():
+                self._client.execute_cell(cell, index)
         except CellExecutionError:
             pass
         except CellTimeoutError:
@@ -431,12 +541,17 @@ class Notebook(_Process):
             raise Stop(f"this cell printed more than {self.limits.output_bytes >> 20} MiB and was stopped")
         if self._exited:
             raise Stop(otherwise)
+        if self.sandbox.verdict:  # it was ended just after it had answered
+            raise Stop(self.reason(otherwise))
 
     def run(self, judge):
         """Execute all code cells in order; after each, call `judge(cell, failure)`.
 
-        `failure` is None, or one line that says why the cell did not complete. A Stop that `judge` raises (a call that
-        took the kernel with it) restarts the kernel, too.
+        `failure` is None, or one line that says why the cell did not complete. After a Stop that `judge` raises (a call that
+        took the kernel with it) the next cell gets a new kernel, too.
+
+        Raises:
+            NotStarted: no kernel came up; the rest of the cells was not run.
         """
         deadline = time.monotonic() + self.limits.notebook_seconds
         for index, cell in enumerate(self.notebook.cells):
@@ -450,19 +565,20 @@ class Notebook(_Process):
             if not cell.source.strip():
                 continue
             try:
+                self.restart()
                 self._execute(cell, index)
                 errors = [o for o in cell.outputs if o.output_type == "error"]
                 failure = f"{errors[0].ename}: {errors[0].evalue}"[:500] if errors else None
             except Stop as stop:
                 failure = stop.reason
                 cell.outputs.append(new_output("error", ename="Stopped", evalue=failure, traceback=[f"Stopped: {failure}"]))
-                self.restart()
+                self._lost(cell.id, failure)
             else:
-                self._completed.append(cell.source)
+                self._completed.append((cell.id, cell.source))
             try:
                 judge(cell, failure)
-            except Stop:
-                self.restart()
+            except Stop as stop:
+                self._lost(cell.id, stop.reason)
 
     def trigger(self, folders):
         self._client.kc.execute(

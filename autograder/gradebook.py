@@ -38,7 +38,9 @@ class ApplyVerdict(VerdictPreprocessor):
 
     def preprocess(self, nb, resources):
         """nbconvert's hook. Returns the executed notebook and `resources`."""
-        _, executed = self.verdict(resources)
+        verdict, executed = self.verdict(resources)
+        # So that the feedback page shows the verdict that was recorded, whatever has been handed in since.
+        executed.metadata["autograder"] = {"verdict": f"{verdict['key']}-{verdict['rung']}"}
         return sanitised(executed), resources
 
 

@@ -7,6 +7,7 @@ taken, literal constants, `tl`, and a few built-ins. A body that names anything 
 
 import ast
 import builtins
+import functools
 import re
 
 # Methods and fields of a Triton value, and nothing that leads from one to the machinery below it.
@@ -78,7 +79,7 @@ def take(sources, kernel):
     functions, constants = {}, {}
     for source in sources:
         try:
-            tree = ast.parse(_without_magics(source))
+            tree = ast.parse(as_python(source))
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue  # that cell failed when it ran, too
         for node in tree.body:
@@ -118,8 +119,34 @@ def take(sources, kernel):
     return _HEADER + "\n\n".join(lines) + "\n"
 
 
-def _without_magics(source):
-    return "\n".join("pass" if line.startswith(("%", "!")) else line for line in source.splitlines())
+_RUNS_HERE = {"time", "capture", "prun"}  # cell magics whose cell defines names as any other cell does
+_MAGIC = re.compile(r"^[ \t]*[%!?,;/]|=[ \t]*[%!]|\?[ \t]*$", re.MULTILINE)
+
+
+@functools.lru_cache(maxsize=256)  # a notebook has a few checks of one kernel, and each looks at every cell
+def as_python(source):
+    """`source` as the Python that IPython makes of it: magics (`%timeit f()`), shell lines (`x = !ls`), help (`np.exp?`).
+
+    Raises:
+        SyntaxError: IPython can't read it either.
+    """
+    head, _, rest = source.lstrip("\n").partition("\n")
+    if head.startswith("%%"):
+        words = head[2:].split()
+        source = rest if words and words[0] in _RUNS_HERE else ""
+    try:
+        ast.parse(source)
+        return source
+    except SyntaxError:
+        # IPython reads a cell once more for each magic in it, so what is not a cell that a person wrote is not tried.
+        if len(source) > 20_000 or len(_MAGIC.findall(source)) > 50:
+            raise
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    try:
+        return TransformerManager().transform_cell(source)
+    except RuntimeError as error:
+        raise SyntaxError(str(error)) from None
 
 
 def _names(function, functions, constants):

@@ -8,6 +8,11 @@ A verdict is a plain dict (JSON). For each graded cell of the *master* it has a 
 - `not_run`: the check needs a GPU and there was none.
 
 Only `passed` earns the cell's points; the last three are not zeros, and every report keeps them apart.
+
+A verdict is also the audit trail. It says on what it was made (`machine`, `rung`, `limits`, `unsafe`), by which grader
+(`grader`) with which secret cases (`seed_id`), when and for how long; for each cell the check, where its cases ran, how long,
+and how each case went; what was odd about the submission (`flags`); and each time that a process of the run was lost and what
+was run again for it (`interruptions`). It holds no expected value, no input and no seed, since students are shown it.
 """
 
 import ast
@@ -16,6 +21,7 @@ import functools
 import hashlib
 import hmac
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -26,10 +32,11 @@ from pathlib import Path
 import nbformat
 import numpy as np
 
-from autograder import checks, contestant, jitted
+from autograder import checks, contestant, jitted, warm
 from autograder.checks import core, table
-from autograder.executor import Driver, Notebook, Stop
-from autograder.rebuild import Unreadable, grade_id, is_graded, read, rebuild
+from autograder.executor import UNREADABLE, Driver, Notebook, NotStarted, Stop
+from autograder.oddities import oddities
+from autograder.rebuild import Unreadable, grade_id, is_graded, locate, read, rebuild
 from autograder.sandbox import Limits
 
 SCHEMA = 1
@@ -74,17 +81,42 @@ def requested(cell):
     return ast.literal_eval(calls[0].args[0]), ast.unparse(calls[0].args[1])
 
 
-@functools.cache
-def fingerprint():
-    """A hash of everything here that a score depends on: a change of it makes old verdicts stale.
+def fingerprint(master):
+    """A hash of the code that a score in `master` (a notebook) rests on: a change of it makes old verdicts stale.
 
-    Taken once in a process, so that a run agrees with itself even if the files change under it.
+    That is the grading itself and the modules of the checks that the master asks for, with all of ours that these import.
+    Another exercise's checks are not among them, so mending those leaves this one's verdicts as they are.
+
+    Raises:
+        ValueError: a graded cell asks for no check, or for one that does not exist.
     """
+    return _fingerprint(frozenset(requested(cell)[0] for cell in master.cells if is_graded(cell)))
+
+
+@functools.cache  # taken once in a process, so that a run agrees with itself even if the files change under it
+def _fingerprint(names):
+    waiting = [__name__, *(checks.find(name).cases.__module__ for name in names)]
+    files = {"autograder": b"", "autograder.checks": b""}  # these two only list what there is, other exercises included
+    while waiting:
+        module = waiting.pop()
+        try:
+            spec = None if module in files else importlib.util.find_spec(module)
+        except ModuleNotFoundError:
+            continue  # the name of a function: its module is in the list as well
+        if spec is None:
+            continue
+        files[module] = Path(spec.origin).read_bytes()
+        for node in ast.walk(ast.parse(files[module])):
+            found = []
+            if isinstance(node, ast.Import):
+                found = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                base = importlib.util.resolve_name("." * node.level + (node.module or ""), spec.parent)
+                found = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+            waiting += [name for name in found if name.split(".")[0] in {"autograder", "kernels"}]
     digest = hashlib.sha256()
-    here = Path(__file__).parent
-    for path in sorted([*here.glob("checks/*.py"), *(here / f"{n}.py" for n in
-                        ("contestant", "executor", "jitted", "judge", "rebuild", "sandbox"))]):  # fmt: skip
-        digest.update(path.name.encode() + path.read_bytes())
+    for module in sorted(files):
+        digest.update(module.encode() + hashlib.sha256(files[module]).digest())
     return digest.hexdigest()[:16]
 
 
@@ -101,6 +133,7 @@ def machine(gpu):
 
         pynvml.nvmlInit()
         facts["card"] = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
+        facts["driver"] = pynvml.nvmlSystemGetDriverVersion()
     return facts
 
 
@@ -114,16 +147,20 @@ def grade(job):
         "assignment": job.assignment,
         "student": job.student,
         "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
-        "machine": machine(job.gpu),
+        "machine": machine(job.gpu) | {"start": "unsafe" if job.unsafe else warm.mode(job.gpu)},
         "seed_id": seed_id(job.seed),
         "rung": "gpu" if job.gpu else "cpu",
         "unsafe": job.unsafe,
+        "grader": fingerprint(master),
+        "limits": dataclasses.asdict(job.limits),
         "flags": [],
+        "interruptions": [],
         "cells": {},
     }
     cells = [c for c in master.cells if is_graded(c)]
     try:
-        rebuilt = rebuild(master, read(job.submission))
+        path = locate(job.submission)
+        rebuilt = rebuild(master, read(path))
     except Exception as error:  # Unreadable, or whatever else a malformed notebook leads to: a person must look
         if not isinstance(error, Unreadable):
             error = f"it could not be taken apart: {type(error).__name__}: {str(error)[:200]}"
@@ -132,10 +169,12 @@ def grade(job):
         for cell in cells:
             verdict["cells"][grade_id(cell)] = entry(cell, "needs_review", str(error))
     else:
-        verdict["flags"] += rebuilt.flags
+        if path.name != Path(job.master).name:
+            verdict["flags"].append(f"it was handed in as {path.name[:80]}, the only notebook in its folder")
+        verdict["flags"] += rebuilt.flags + _odd(master, rebuilt.notebook)
         notebook = rebuilt.notebook
         try:
-            _Judge(job, notebook, verdict).run()
+            _Judge(job, notebook, verdict, rebuilt.outdated).run()
         except Exception as error:  # our fault: what was judged so far stands, the rest is tried again
             verdict["flags"].append(f"grading failed: {type(error).__name__}: {str(error)[:300]}")
         for cell in filter(is_graded, notebook.cells):
@@ -145,6 +184,17 @@ def grade(job):
     verdict["seconds"] = round(time.time() - started, 3)
     write(job.stem, verdict, notebook)
     return verdict
+
+
+def _odd(master, notebook):
+    released = {c.id: c.source for c in master.cells}
+    flags = []
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and cell.source != released.get(cell.id):
+            found = oddities(cell.source)
+            if found:
+                flags.append(f"worth a look: cell {cell.id} has {', '.join(found[:6])}")
+    return flags
 
 
 def write(stem, verdict, notebook):
@@ -167,11 +217,12 @@ def generator(seed, check):
     return np.random.default_rng(list(hmac.digest(seed, check.encode(), "sha256")))
 
 
-def entry(cell, status, message="", results=(), seconds=0.0):
-    """What a verdict says of one graded cell of the master."""
+def entry(cell, status, message="", results=(), seconds=0.0, rung=None):
+    """What a verdict says of one graded cell of the master. `rung`: where its cases ran, None when none did."""
     points = float(cell.metadata.nbgrader.points)
     return {
         "check": requested(cell)[0],
+        "rung": rung,
         "points": points,
         "status": status,
         "earned": points if status == "passed" else 0.0,
@@ -182,22 +233,25 @@ def entry(cell, status, message="", results=(), seconds=0.0):
 
 
 class _Judge:
-    def __init__(self, job, notebook, verdict):
-        self.job, self.notebook, self.verdict = job, notebook, verdict
+    def __init__(self, job, notebook, verdict, outdated):
+        self.job, self.notebook, self.verdict, self.outdated = job, notebook, verdict, outdated
         self.passed = set()
         self.sources = []  # of the code cells so far
         self.driver = None
         self.kernel = None
 
     def run(self):
+        self.kernel = Notebook(self.notebook, self.job.limits, self.job.gpu, self.job.unsafe)
+        self.kernel.interruptions = self.verdict["interruptions"]
         try:
-            with Notebook(self.notebook, self.job.limits, self.job.gpu, self.job.unsafe) as self.kernel:
+            with self.kernel:
                 self.kernel.run(self.cell)
-        except Stop as stop:
-            self.verdict["flags"].append(f"the run ended early: {stop.reason}")
         finally:
             if self.driver is not None:
                 self.driver.__exit__(None, None, None)
+            self.verdict["flags"] += [
+                f"cell {lost['cell']}: {lost['reason']}" for lost in self.verdict["interruptions"] if lost["by"]
+            ]
 
     def cell(self, cell, failure):
         """Judge `cell` if it is a graded one. Raises Stop when a call took the notebook's kernel with it."""
@@ -208,32 +262,46 @@ class _Judge:
         name, target = requested(cell)
         check = checks.find(name)
         stop = None
-        if check.gpu and not self.job.gpu:
+        if grade_id(cell) in self.outdated:
+            status, results = "needs_review", []
+            message = "This part was changed after it was handed out, and the submission was made from an earlier release."
+        elif check.gpu and not self.job.gpu:
             status, message, results = "not_run", "It waits: it needs a GPU.", []
         elif failure is not None:
             status, message, results = "failed", failure, []
         else:
-            missing = [n for n in check.needs if n not in self.passed]
-            results, message = [], ""
-            performer = self.kernel_call if check.kind == "kernel" else self.function_call
-            try:
-                perform = performer(check, target)
-            except (jitted.NotTaken, RecursionError, ValueError, MemoryError) as error:
-                status, message = "failed", str(error)[:500]
-            else:
-                results = list(core.evaluate(check, generator(self.job.seed, name), self.rung(check), perform))
-                stop = perform.stop
-                failed = [r for r in results if r.passed is False]
-                waiting = [r for r in results if r.passed is None]
-                status = "failed" if failed else "needs_review" if waiting or not results else "passed"
-                if status == "passed" and missing:
-                    status, message = "failed", f"This part is right, but it counts only once {', '.join(missing)} passes."
+            status, message, results, stop = self.judged(check, target)
         if status == "passed":
             self.passed.add(name)
-        self.verdict["cells"][grade_id(cell)] = entry(cell, status, message, results, time.monotonic() - started)
+        self.verdict["cells"][grade_id(cell)] = entry(
+            cell, status, message, results, time.monotonic() - started, self.rung(check) if results else None
+        )
         cell.outputs = [_table(check, status, message, results)]
         if stop is not None:
             raise stop
+
+    def judged(self, check, target):
+        """Status, message, results, and the Stop of a call that took the notebook's kernel with it (or None)."""
+        try:
+            perform = (self.kernel_call if check.kind == "kernel" else self.function_call)(check, target)
+        except (jitted.NotTaken, RecursionError, ValueError, MemoryError) as error:
+            return "failed", str(error)[:500], [], None
+        try:
+            cases = core.evaluate(check, generator(self.job.seed, check.name), self.rung(check), perform)
+            results = [_withheld(r) for r in cases]
+        except NotStarted as error:
+            return "infrastructure_error", str(error), [], None
+        for result in results:
+            if result.message.startswith(UNREADABLE):
+                self.verdict["flags"].append(f"{check.name}: {result.message}")
+                break
+        failed = any(r.passed is False for r in results)
+        waiting = any(r.passed is None for r in results)
+        status, message = "failed" if failed else "needs_review" if waiting or not results else "passed", ""
+        missing = [n for n in check.needs if n not in self.passed]
+        if status == "passed" and missing:
+            status, message = "failed", f"This part is right, but it counts only once {', '.join(missing)} passes."
+        return status, message, results, perform.stop
 
     def rung(self, check):
         return ("gpu" if self.job.gpu else "interpreter") if check.triton else "numpy"
@@ -249,10 +317,12 @@ class _Judge:
                 self.driver = Driver(self.job.limits, self.job.gpu, self.job.unsafe).__enter__()
             return self.driver
 
-        def dropped():
-            if self.driver is not None:
-                self.driver.__exit__(None, None, None)
-                self.driver = None
+        def dropped(stop):
+            self.verdict["interruptions"].append(
+                {"cell": f"the kernel of {check.name}", "reason": stop.reason, "by": self.driver.sandbox.verdict}
+            )
+            self.driver.__exit__(None, None, None)
+            self.driver = None
 
         return _Perform(check, process, lambda driver: driver.kernel(source, target), dropped)
 
@@ -276,13 +346,18 @@ class _Perform:
         except Stop as stop:
             self.over = stop.reason
             if self.dropped:
-                self.dropped()
+                self.dropped(stop)
             else:
                 self.stop = stop
             return contestant.Answer(problem=stop.reason), None
         if answer.problem and "took longer" in answer.problem:
             self.over = answer.problem
         return answer, peak
+
+
+def _withheld(result):
+    """`result` without the numbers that belong to the secret case: the student's own check shows them for cases of theirs."""
+    return dataclasses.replace(result, expected=None, got=None)
 
 
 def _table(check, status, message, results):

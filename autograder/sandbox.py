@@ -26,6 +26,7 @@ import psutil
 SHIM = Path(__file__).with_name("contestant.py")
 _LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # a kernel option, but a common one
 TMPFS_BYTES = 256 * 2**20
+FLOOD_BYTES = 128 * 2**20  # what this process may grow by while it only listens to a sandbox
 # What the course installs beside the libraries. An editable install leaves them outside the sandbox by itself; a regular
 # one puts them into site-packages, where they are covered by an empty folder.
 OWN_PACKAGES = ("autograder", "kernels", "widgets", "solutions", "chapters")
@@ -47,6 +48,10 @@ class Limits:
 
 class SandboxUnavailable(RuntimeError):
     """No sandbox can be made here. The message says why and what to do."""
+
+
+class CudaUnavailable(SandboxUnavailable):
+    """A sandbox can be made here, but its processes can't use the GPU."""
 
 
 def find_bwrap():
@@ -73,9 +78,16 @@ def _existing(*paths):
     return [p for p in paths if os.path.lexists(p)]
 
 
-def gpu_nodes():
-    """The device nodes of NVIDIA GPUs on this machine."""
-    return sorted(str(p) for p in Path("/dev").glob("nvidia*") if p.is_char_device())
+def gpu_nodes(root="/"):
+    """The device nodes of NVIDIA GPUs on this machine.
+
+    Under WSL there is one node for whatever GPU Windows has; the driver's library beside it says that it is one of NVIDIA's.
+    """
+    root = Path(root)
+    nodes = [p for p in (root / "dev").glob("nvidia*") if p.is_char_device()]
+    if (root / "dev/dxg").is_char_device() and (root / "usr/lib/wsl/lib/libcuda.so.1").exists():
+        nodes.append(root / "dev/dxg")
+    return sorted(map(str, nodes))
 
 
 @functools.cache
@@ -85,9 +97,14 @@ def _base_arguments():
         "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL",
         "--uid", "1000", "--gid", "1000", "--hostname", "sandbox",
     ]  # fmt: skip
+    return [*arguments, "--proc", "/proc", "--dev", "/dev", *view()]
+
+
+@functools.cache
+def view():
+    """bubblewrap's arguments for the files inside, but for `/proc`, `/dev`, `/sys` and the sandbox's own folders."""
     # Before the binds: this Python may itself live below /tmp.
-    arguments += ["--proc", "/proc", "--dev", "/dev"]
-    arguments += ["--size", str(TMPFS_BYTES), "--tmpfs", "/tmp", "--size", str(TMPFS_BYTES), "--tmpfs", "/dev/shm"]
+    arguments = ["--size", str(TMPFS_BYTES), "--tmpfs", "/tmp", "--size", str(TMPFS_BYTES), "--tmpfs", "/dev/shm"]
     arguments += ["--dir", "/tmp/home"]
     for path in _existing("/usr", "/lib", "/lib64", "/bin", "/sbin", "/opt/nvidia"):
         if os.path.islink(path):
@@ -114,18 +131,21 @@ def _is_package_folder(path):
     return bool(path) and os.path.isdir(path) and any(Path(path).glob("*.dist-info"))
 
 
-def descendants(process):
-    """Every process below `process` (psutil's own `children` reads all of /proc each time, and this is asked often)."""
+def descendants(process, most):
+    """The processes below `process`; it stops looking after `most`, since a fork bomb grows faster than anyone counts.
+
+    (psutil's own `children` reads all of /proc each time, and this is asked often.)
+    """
     if not _LISTS_CHILDREN:
-        return process.children(recursive=True)
+        return process.children(recursive=True)[:most]
     found, waiting = [], [process.pid]
-    while waiting:
-        pid = waiting.pop()
+    while waiting and len(found) < most:
+        pid = waiting.pop(0)
         try:
             lists = [(task / "children").read_text().split() for task in Path(f"/proc/{pid}/task").iterdir()]
         except OSError:
             continue  # it ended while we looked
-        for child in map(int, sum(lists, [])):
+        for child in map(int, sum(lists, [])[:most]):
             with contextlib.suppress(psutil.NoSuchProcess):
                 found.append(psutil.Process(child))
                 waiting.append(child)
@@ -143,21 +163,27 @@ class Sandbox:
             a write of ours could land anywhere.
         answers: writable inside. Our side only reads it, by `look`.
         kernel: writable inside: the sockets of a notebook's kernel.
-        verdict: why it was killed ("memory", "processes", "disk", or "watchdog" when that failed itself), or None.
+        parent: the warm parent (`warm.Parent`) that forks into it; None where processes are started in it by exec.
+        main: the pid of the process that was forked into it.
+        helpers: the pids of bubblewrap's own processes then.
+        verdict: why it was killed ("memory", "processes", "disk", "flood", or "watchdog" when that failed itself), or None.
     """
 
-    def __init__(self, limits=None, gpu=False, unsafe=False):
+    def __init__(self, limits=None, gpu=False, unsafe=False, parent=None):
         self.limits = limits or Limits()
         self.gpu = gpu and bool(gpu_nodes())
         self.unsafe = unsafe
-        self.verdict = None
+        self.parent = None if unsafe else parent
+        self.verdict = self.main = None
+        self.helpers = frozenset()
         self._folder = None
         self._roots = []
         self._stop = threading.Event()
+        self._listening = None  # our own memory when we began to
 
     def __enter__(self):
         # A short path: the kernel's sockets lie in it, and a socket's path has at most 107 characters.
-        self._folder = Path(tempfile.mkdtemp(prefix="ag-", dir="/tmp"))
+        self._folder = Path(tempfile.mkdtemp(prefix="ag-", dir=self.parent.folder if self.parent else "/tmp"))
         self.requests, self.answers, self.kernel = (self._folder / name for name in ("requests", "answers", "k"))
         for folder in (self.requests, self.answers, self.kernel):
             folder.mkdir()
@@ -203,6 +229,19 @@ class Sandbox:
             raise ValueError(f"{name} is not a plain file of at most {limit} bytes")
         with open(file, "rb") as opened:
             return opened.read(limit)
+
+    @contextlib.contextmanager
+    def listening(self):
+        """While this is open, our own process only waits for what comes from inside, so it has no reason to grow.
+
+        A message can be endless, and what is received for us before we read it is beyond our counting; so when this process
+        grows by more than FLOOD_BYTES the sandbox is killed ("flood").
+        """
+        self._listening = psutil.Process().memory_info().rss
+        try:
+            yield
+        finally:
+            self._listening = None
 
     def environment(self):
         """The whole environment of the processes inside."""
@@ -258,7 +297,10 @@ class Sandbox:
         command += ["--ro-bind", str(self.requests), str(self.requests)]
         for folder in (self.answers, self.kernel):
             command += ["--bind", str(folder), str(folder)]
-        return [*command, "--chdir", "/tmp/home", "--", *argv]
+        command += ["--chdir", "/tmp/home"]
+        if self.parent:
+            return self.parent.command(command, argv, self._folder / "entered")
+        return [*command, "--", *argv]
 
     def _rlimits(self):
         """The limits that every process inside inherits, set by util-linux's prlimit (safe beside threads, as preexec_fn isn't)."""
@@ -266,7 +308,8 @@ class Sandbox:
         command = ["prlimit", "--core=0", f"--fsize={limits.file_bytes}", f"--nofile={limits.open_files}"]
         if not self.gpu:  # CUDA reserves far more addresses than it uses
             command.append(f"--as={4 * limits.memory_bytes}")
-        return [*command, "--"] if shutil.which("prlimit") else []
+        # Nicer than the watchdog, which must get its turn however many processes there are.
+        return ["nice", "-n", "5", *([*command, "--"] if shutil.which("prlimit") else [])]
 
     def start(self, argv, **kwargs):
         """Start `argv` inside and return its `subprocess.Popen`."""
@@ -275,16 +318,26 @@ class Sandbox:
         return process
 
     def adopt(self, pid):
-        """Watch over `pid` (a bubblewrap process that somebody else started with `command`) and what it starts."""
+        """Watch over `pid` (a process that somebody else started with `command`) and what it starts.
+
+        Raises:
+            OSError: a warm parent was to fork into the sandbox, and didn't.
+        """
+        pids = [pid]
+        if self.parent:
+            pids = self.parent.entered(self._folder / "entered", pid)
+            self.main = pids[1]
         with contextlib.suppress(psutil.NoSuchProcess):
-            self._roots.append(psutil.Process(pid))
+            self._roots += map(psutil.Process, pids)
+            if self.parent:
+                self.helpers = frozenset([pids[0], *(p.pid for p in descendants(self._roots[0], self.limits.processes))])
 
     def processes(self):
-        """Every live process inside, bubblewrap's own included."""
+        """Every live process inside, bubblewrap's own included; when there are more than the limit, some more than that."""
         found = []
         for root in self._roots:
             with contextlib.suppress(psutil.Error):
-                found += [root, *descendants(root)]
+                found += [root, *descendants(root, self.limits.processes + 1)]
         return found
 
     def kill(self):
@@ -303,8 +356,17 @@ class Sandbox:
 
     def _watch_until_stopped(self):
         hidden = tick = 0
+        ours = psutil.Process()
         while not self._stop.wait(0.05):
+            before = self._listening
+            if before is not None and ours.memory_info().rss > before + FLOOD_BYTES:
+                self.verdict = "flood"
+                self.kill()
             processes = self.processes()
+            if len(processes) > self.limits.processes:  # at once: each look at a fork bomb costs more than the last
+                self.verdict = "processes"
+                self.kill()
+                continue
             threads, resident = 0, hidden
             if tick % 10 == 0:  # what is rarer and costs more to count
                 hidden = sum(anonymous_bytes(p.pid) for p in processes)
@@ -316,14 +378,27 @@ class Sandbox:
                 with contextlib.suppress(psutil.Error):
                     threads += process.num_threads()
                     resident += process.memory_info().rss
-            if len(processes) > self.limits.processes or threads > self.limits.threads:
+            if threads > self.limits.threads:
                 self.verdict = "processes"
             # RSS counts a page once for every process that shares it, so it only says when to look closer.
-            elif resident > self.limits.memory_bytes and hidden + sum(map(_share, processes)) > self.limits.memory_bytes:
-                self.verdict = "memory"
-            else:
-                continue
-            self.kill()
+            elif resident > self.limits.memory_bytes:
+                self.verdict = self._closer(processes, hidden) or self.verdict
+            if self.verdict:
+                self.kill()
+
+    def _closer(self, processes, total):
+        """ "memory" when the proportional shares of `processes` and `total` are too much, else None.
+
+        Shares take long to read, the longer the more processes there are. So these are counted again after each, lest a fork
+        bomb outgrow us meanwhile.
+        """
+        for process in processes:
+            total += _share(process)
+            if total > self.limits.memory_bytes:
+                return "memory"
+            if len(self.processes()) > self.limits.processes:
+                return "processes"
+        return None
 
 
 def anonymous_bytes(pid):
@@ -368,42 +443,148 @@ def _share(process):
     return 0
 
 
+_PYTHON = "import numpy, autograder; print('inside')"
+# In a file, because Triton reads a kernel's source from one.
+_CUDA = """
+import torch
+import triton
+import triton.language as tl
+
+torch.cuda.init()
+x = torch.zeros(256, device="cuda")
+torch.cuda.synchronize()
+print("a CUDA context on", torch.cuda.get_device_name(), flush=True)
+
+
+@triton.jit
+def add_one(x, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(x + i, tl.load(x + i) + 1)
+
+
+add_one[(1,)](x, N=256)
+assert x.sum().item() == 256, "a kernel gave a wrong sum"
+print("and a kernel compiled by Triton")
+"""
+
+
 def doctor(gpu=False):
-    """Try a sandbox for real: start Python in one, and with `gpu` make a CUDA context there.
+    """Try a sandbox for real: start Python in one, and with `gpu` make a CUDA context and compile a kernel there.
 
     Returns:
         a short description of what works.
 
     Raises:
         SandboxUnavailable: it doesn't; the message says what was tried and how to mend it.
+        CudaUnavailable: it does, but not with the GPU.
     """
     find_bwrap()
-    code = "import numpy, autograder; print('inside')"
-    if gpu:
-        code += "\nimport torch; torch.zeros(1, device='cuda'); print(torch.cuda.get_device_name())"
+    started = time.monotonic()
+    status, out, err = _attempt(_PYTHON, False)
+    if status != 0 or not out.startswith("inside"):
+        raise SandboxUnavailable(explain(err))
+    text = f"bubblewrap, Python started in {time.monotonic() - started:.1f} s"
+    if not gpu:
+        return text
+    started = time.monotonic()
+    status, out, err = _attempt(_CUDA, True)
+    done = " ".join(out.split())
+    if status != 0 or "compiled by Triton" not in done:
+        raise CudaUnavailable(_explain_cuda(done, err))
+    return f"{text}; {done} in {time.monotonic() - started:.1f} s"
+
+
+def _attempt(code, gpu):
+    """Exit status, output and errors of `code` in a sandbox."""
     with Sandbox(gpu=gpu) as sandbox:
-        started = time.monotonic()
-        process = sandbox.start(
-            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        script = sandbox.requests / "try.py"
+        script.write_text(code)
+        process = sandbox.start([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
-            out, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=180)
         except subprocess.TimeoutExpired:
             sandbox.kill()
-            raise SandboxUnavailable("a sandbox was made, but Python did not start in it within 120 s") from None
-    if process.returncode == 0 and out.startswith("inside"):
-        card = out.split("\n", 1)[1].strip()
-        return f"bubblewrap, Python started in {time.monotonic() - started:.1f} s" + (f", {card}" if card else "")
-    reason = (err.strip().splitlines() or ["no message"])[-1]
-    fix = "run `autograder doctor` on a Linux machine with user namespaces"
-    if any(words in err for words in ("namespace", "Operation not permitted", "Permission denied", "uid map")):
-        fix = (
-            "user namespaces are closed here. On Ubuntu 24.04: sudo sysctl -w "
-            "kernel.apparmor_restrict_unprivileged_userns=0, or an AppArmor profile for bwrap. In a container: "
-            "docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined "
-            "(--security-opt systempaths=unconfined too). Elsewhere: sysctl -w user.max_user_namespaces=10000"
+            out, err = process.communicate()
+            return 1, out, err + "\nit was still running after 180 s"
+        return process.returncode, out, err
+
+
+_CONTAINER = ("/.dockerenv", "/run/.containerenv", "/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+def explain(error, read=None):
+    """Why no sandbox could be made, and the exact fix for each cause that this machine shows.
+
+    Args:
+        error: what bubblewrap or Python wrote to stderr.
+        read: path -> the text of that file, or None when there is none (for tests; by default the file itself).
+    """
+    read = read or _text
+    reason = (error.strip().splitlines() or ["no message"])[-1][:300]
+    if "bwrap: " not in error or "execvp" in error:
+        return (f"{reason}\nA sandbox was made, but Python does not run in it: this environment may lie on a path that the sandbox "
+                "does not have. Make it afresh with `make venv`, in a folder below your home.")  # fmt: skip
+    fixes = []
+    if (read("/proc/sys/user/max_user_namespaces") or "").strip() == "0":
+        fixes.append(
+            "User namespaces are switched off (user.max_user_namespaces is 0). Switch them on, now and for later starts:\n"
+            "    sudo sysctl -w user.max_user_namespaces=15000\n"
+            "    echo user.max_user_namespaces=15000 | sudo tee /etc/sysctl.d/90-user-namespaces.conf"
         )
-    raise SandboxUnavailable(f"{reason}; {fix}")
+    if (read("/proc/sys/kernel/unprivileged_userns_clone") or "").strip() == "0":
+        fixes.append(
+            "User namespaces are for root alone (kernel.unprivileged_userns_clone is 0, as on older Debian). Open them:\n"
+            "    sudo sysctl -w kernel.unprivileged_userns_clone=1\n"
+            "    echo kernel.unprivileged_userns_clone=1 | sudo tee /etc/sysctl.d/90-user-namespaces.conf"
+        )
+    contained = [p for p in _CONTAINER if read(p) is not None]
+    if (read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") or "").strip() == "1" and not contained:
+        fixes.append(
+            "AppArmor keeps programs that it does not know from making user namespaces (Ubuntu 23.10 and later). Allow it to this "
+            "one program:\n"
+            "    printf '%s\\n' 'abi <abi/4.0>,' 'include <tunables/global>' "
+            f"'profile flash-tiles-bwrap \"{find_bwrap()}\" flags=(unconfined) {{' '  userns,' '}}' "
+            "| sudo tee /etc/apparmor.d/flash-tiles-bwrap\n"
+            "    sudo apparmor_parser -r /etc/apparmor.d/flash-tiles-bwrap\n"
+            "or, until the next start and for every program: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
+        )
+    if contained:
+        fixes.append(
+            f"This is a container ({contained[0]} exists), and its profile closes user namespaces or /proc. Start it with\n"
+            "    docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined "
+            "--security-opt systempaths=unconfined ...\n"
+            "    podman run --security-opt seccomp=unconfined --security-opt label=disable --security-opt unmask=ALL ...\n"
+            "    Kubernetes: hostUsers: false and, in the container's securityContext, seccompProfile and appArmorProfile of type\n"
+            "    Unconfined and procMount: Unmasked\n"
+            "A host with Ubuntu's AppArmor rule needs that lifted as well: run `autograder doctor` on the host."
+        )
+    if not fixes:
+        fixes.append(
+            "None of the usual causes shows here (user.max_user_namespaces, kernel.unprivileged_userns_clone, AppArmor's rule, a "
+            "container's profile). A security module or a sandbox around this shell may forbid namespaces; try\n"
+            "    unshare --user --map-root-user true"
+        )
+    return "\n".join([reason, *fixes])
+
+
+def _text(path):
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return None
+
+
+def _explain_cuda(done, error):
+    reason = (error.strip().splitlines() or ["no message"])[-1][:300]
+    nodes = gpu_nodes()
+    if done:
+        fix = "CUDA works there and Triton's compiler does not: most often a C compiler is missing (sudo apt install gcc libc6-dev)"
+    elif not any(n.endswith(("nvidia-uvm", "dxg")) for n in nodes):
+        fix = "/dev/nvidia-uvm is missing, without which CUDA does not start: sudo nvidia-modprobe -u -c 0"
+    else:
+        fix = "If python -c 'import torch; torch.cuda.init()' fails outside as well, it is the driver or torch's build"
+    given = ", ".join(nodes) or "none"
+    return f"{reason}\n{fix}.\nDevice nodes in the sandbox: {given}. Grading on the CPU works: autograder grade --cpu"
 
 
 @functools.cache

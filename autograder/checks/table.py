@@ -1,5 +1,6 @@
 """The table of a check's results, in HTML (notebooks, feedback pages) and in plain text (everything else)."""
 
+import re
 from html import escape
 
 from autograder.checks.core import growth
@@ -8,6 +9,8 @@ _SIGN = {True: "✓ pass", False: "✗ fail", None: "… waits"}
 # Hues of the course's look (exact, danger, absent) that keep 4.5:1 as text on white and on JupyterLab's dark ground
 # only as a pair; so the words keep the page's own colour, and the hue is a bar beside them.
 _HUE = {True: "#1B9A4B", False: "#D9433A", None: "#868C96"}
+
+_SUMMARY = "display:list-item;cursor:pointer"  # formgrader's style sheet takes the fold's triangle away
 
 
 def number(value):
@@ -27,14 +30,25 @@ def _bytes(value):
     return "" if value is None else f"{value / 2**20:.1f} MiB"
 
 
-def _columns(results):
+def _name(result, hide):
+    """The case's name; with `hide`, without the sizes that the grader drew ("n keys in tiles of n").
+
+    The sizes of a memory case are known to all: the limit is a function of them. "float16", "near 1000" and "-1000" hold
+    no size.
+    """
+    if not hide or result.limit_bytes is not None:
+        return result.name
+    return re.sub(r"(?<![\w.-])(?<!near )\d+", "n", result.name)
+
+
+def _columns(results, hide=False):
     """Head and rows: memory cases show peak and limit where others show error and tolerance."""
     memory = any(r.limit_bytes is not None for r in results)
     head = ("case", "peak", "limit") if memory else ("case", "largest error", "tolerance")
     rows = []
     for r in results:
         pair = (_bytes(r.peak_bytes), _bytes(r.limit_bytes)) if memory else (number(r.error), number(r.tolerance))
-        rows.append((r.passed, (r.name, *pair)))
+        rows.append((r.passed, (_name(r, hide), *pair)))
     return head, rows
 
 
@@ -42,15 +56,25 @@ def _failure(result):
     """What a student needs about one failing case: label and value, in reading order."""
     lines = [("what", result.message)]
     if result.index is not None:
-        place = f"{result.output}{list(result.index)}" if result.index else result.output
-        lines += [
-            ("first wrong", place),
-            ("expected", number(result.expected)),
-            ("got", number(result.got)),
-        ]
+        lines.append(("first wrong", f"{result.output}{list(result.index)}" if result.index else result.output))
+        if result.expected is not None:  # the grader keeps both to itself
+            lines += [("expected", number(result.expected)), ("got", number(result.got))]
     if result.hint:
         lines.append(("hint", result.hint))
     return lines
+
+
+def _failures(results, hide):
+    """(name, lines of `_failure`, traceback or "") of each failing case that is opened out under the table."""
+    shown = []
+    for r in results:
+        if r.passed is not False:
+            continue
+        if not hide or not shown:
+            shown.append((r.name, _failure(r), r.detail))
+        elif r.hint and all(("hint", r.hint) not in lines for _, lines, _ in shown):
+            shown.append((_name(r, hide), [("hint", r.hint)], ""))
+    return shown
 
 
 def summary(results):
@@ -81,14 +105,20 @@ def as_text(title, results, note=""):
     return "\n".join(lines)
 
 
-def as_html(title, results, note=""):
-    """The table as an HTML fragment with inline styles: no script, no class, and no colour that a dark theme can't bear."""
-    head, rows = _columns(results)
+def as_html(title, results, note="", hide=False):
+    """The table as an HTML fragment with inline styles: no script, no class, and no colour that a dark theme can't bear.
+
+    Args:
+        title: a line above the table, or "" for none.
+        hide: keep to what the hints need (for the graded page: the grader's cases are secret). Sizes are shown for the
+            first failing case alone; of the others, hints that have not been given yet.
+    """
+    head, rows = _columns(results, hide)
     cell = "padding:2px 12px 2px 8px;text-align:{};font-variant-numeric:tabular-nums;background:none"
     align = ("left", "left", "right", "right")
     out = [
         '<div style="margin:4px 0;max-width:52em">',
-        f"<div><b>{escape(title)}</b></div>",
+        f"<div><b>{escape(title)}</b></div>" if title else "",
     ]
     if results:
         out.append('<table style="border-collapse:collapse;margin:4px 0;background:none">')
@@ -98,35 +128,30 @@ def as_html(title, results, note=""):
         )
         out.append(f"<thead><tr>{cells}</tr></thead><tbody>")
         for passed, values in rows:
-            bar = f"border-left:4px solid {_HUE[passed]}"
+            bar = f"white-space:nowrap;border-left:4px solid {_HUE[passed]}"
             tds = "".join(
                 f'<td style="{cell.format(align[i])};{bar if i == 0 else ""}">{escape(v)}</td>'
                 for i, v in enumerate((_SIGN[passed], *values))
             )
             out.append(f'<tr style="background:none">{tds}</tr>')
         out.append("</tbody></table>")
-    opened = False
-    for r in results:
-        if r.passed is not False:
-            continue
+    for position, (name, lines, trace) in enumerate(_failures(results, hide)):
         body = "".join(
             f'<tr style="background:none"><th scope="row" style="{cell.format("left")};font-weight:600;'
             f'vertical-align:top;white-space:nowrap">{escape(label)}</th>'
             f'<td style="{cell.format("left")};white-space:normal">{escape(str(value))}</td></tr>'
-            for label, value in _failure(r)
+            for label, value in lines
         )
-        trace = ""
-        if r.detail:
+        if trace:
             trace = (
-                '<details><summary>the error in full</summary><pre style="white-space:pre-wrap">'
-                f"{escape(r.detail)}</pre></details>"
+                f'<details><summary style="{_SUMMARY}">the error in full</summary><pre style="white-space:pre-wrap">'
+                f"{escape(trace)}</pre></details>"
             )
         out.append(
-            f'<details{"" if opened else " open"} style="border-left:4px solid {_HUE[False]};padding-left:8px;'
-            f'margin:4px 0"><summary>{escape(r.name)}</summary>'
+            f'<details{"" if position else " open"} style="border-left:4px solid {_HUE[False]};padding-left:8px;'
+            f'margin:4px 0"><summary style="{_SUMMARY}">{escape(name)}</summary>'
             f'<table style="border-collapse:collapse;background:none"><tbody>{body}</tbody></table>{trace}</details>'
         )
-        opened = True
     line = " ".join(filter(None, [summary(results) if results else "", note]))
     out.append(f"<div>{escape(line)}</div></div>")
     return "".join(out)

@@ -13,12 +13,14 @@ def graded(tmp_path):
 
     def grade(*args, notebook=None, path=None, seed=b"secret", master_notebook=None, unsafe=False, **kwargs):
         limits = {k: kwargs.pop(k) for k in [f.name for f in dataclasses.fields(sandbox.Limits)] if k in kwargs}
-        nbformat.write(master_notebook or master(), tmp_path / "master.ipynb")
+        released = tmp_path / "release" / "small.ipynb"
+        released.parent.mkdir(exist_ok=True)
+        nbformat.write(master_notebook or master(), released)
         if path is None:
             path = tmp_path / "small.ipynb"
             nbformat.write(notebook or submission(*args, **kwargs), path)
         job = judge.Job(
-            "small", "ada", str(tmp_path / "master.ipynb"), str(path), seed, str(tmp_path / "verdict"), "key",
+            "small", "ada", str(released), str(path), seed, str(tmp_path / "verdict"), "key",
             unsafe=unsafe, limits=sandbox.Limits(**{"memory_bytes": 2 * 2**30, "cell_seconds": 20.0} | limits),
         )  # fmt: skip
         verdict = judge.grade(job)

@@ -1,12 +1,13 @@
 """A class on disk, its gradebook, and the two ways to grade it."""
 
-import contextlib
 import html.parser
+import importlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -14,7 +15,8 @@ from nbformat.v4 import new_markdown_cell
 from small_assignment import STEP, master, needs_sandbox, submission
 from typer.testing import CliRunner
 
-from autograder import cli, fleet, judge
+from autograder import checks, cli, fleet, judge
+from autograder.checks import core
 from autograder.classroom import ClassError, Classroom
 
 SOURCE = master("### BEGIN SOLUTION\n" + STEP + "### END SOLUTION")
@@ -29,11 +31,17 @@ print("<script>alert('MARK6')</script>")
 """
 
 
-@pytest.fixture
-def classroom(tmp_path):
-    room = Classroom.create(tmp_path / "a class")
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory):
+    room = Classroom.create(tmp_path_factory.mktemp("fresh") / "class")
     room.add("small", SOURCE, "small")
-    return room
+    return room.folder
+
+
+@pytest.fixture
+def classroom(fresh, tmp_path):
+    shutil.copytree(fresh, tmp_path / "a class")
+    return Classroom(tmp_path / "a class")
 
 
 def run(*arguments):
@@ -113,7 +121,7 @@ def test_feedback_shows_the_tables_and_runs_nothing_of_the_students(classroom):
 
 
 @needs_sandbox
-def test_grading_again_does_nothing_and_a_change_redoes_that_one(classroom, monkeypatch):
+def test_grading_again_does_nothing_and_a_change_redoes_that_one(classroom):
     for name in ("ada", "bob"):
         classroom.submit("small", name, submission())
     assert [j.student for j in classroom.pending("small")] == ["ada", "bob"]
@@ -125,8 +133,6 @@ def test_grading_again_does_nothing_and_a_change_redoes_that_one(classroom, monk
     for job in classroom.pending("small"):
         judge.grade(job)
     classroom.seed("small", rotate=True)
-    assert [j.student for j in classroom.pending("small")] == ["ada", "bob"]
-    monkeypatch.setattr(judge, "fingerprint", lambda: "other checks")
     assert [j.student for j in classroom.pending("small")] == ["ada", "bob"]
 
 
@@ -178,7 +184,7 @@ def test_our_own_failure_is_no_zero_and_is_tried_again(classroom):
     verdict = fleet.failed(job, RuntimeError("the worker died"))
     assert {c["status"] for c in verdict["cells"].values()} == {"infrastructure_error"}
     assert [j.student for j in classroom.pending("small")] == ["ada"]
-    classroom.record("small", "ada")
+    assert list(classroom.record("small", ["ada"])) == [("ada", None)]
     assert score(classroom, "ada") == (0.0, [True, True])
 
 
@@ -248,5 +254,162 @@ def test_without_a_sandbox_nothing_is_graded_and_the_fix_is_printed(classroom, m
 
 def test_a_student_without_a_verdict_is_not_recorded(classroom):
     classroom.submit("small", "ada", submission())
-    with pytest.raises(ClassError, match="ada has no verdict"), contextlib.suppress(OSError):
-        classroom.record("small", "ada")
+    ((student, problem),) = classroom.record("small", ["ada"])
+    assert student == "ada" and "ada has no verdict" in problem
+    assert list(classroom.unrecorded("small")) == ["ada"]
+
+
+# -- what is graded again, and what is recorded again --------------------------------------------------------------
+
+
+def grade_pending(room, **options):
+    """Grade what is pending with a stand-in for the judge; returns who that was."""
+    students = []
+    for job in room.pending("small", **options):
+        students.append(job.student)
+        fleet.failed(job, RuntimeError("a stand-in"))
+        verdict = json.loads(Path(job.stem + ".json").read_text())
+        for cell in verdict["cells"].values():
+            cell["status"], cell["earned"] = "passed", cell["points"]
+        Path(job.stem + ".json").write_text(json.dumps(verdict))
+    return students
+
+
+@pytest.fixture
+def two(classroom):
+    for name in ("ada", "bob"):
+        classroom.submit("small", name, submission())
+    assert grade_pending(classroom) == ["ada", "bob"]
+    return classroom
+
+
+def test_the_key_covers_all_that_an_outcome_rests_on(two):
+    for options in ({"unsafe": True}, {"cell_seconds": 7.0}, {"gpu": True}):
+        assert len(list(two.pending("small", **options))) == 2, options
+    keys = [two.job("small", "ada", **o).key for o in ({}, {"unsafe": True}, {"cell_seconds": 7.0}, {"gpu": True}, {"gpu": True, "cpu": True})]
+    assert len(set(keys)) == 4 and keys[0] == keys[-1]
+    folder = two.folder / "submitted" / "ada" / "small"
+    (folder / "small.ipynb").rename(folder / "other name.ipynb")  # it is found under that name, too, and flagged
+    assert [j.student for j in two.pending("small")] == ["ada"]
+
+
+def test_the_limits_of_the_last_run_count(two):
+    assert grade_pending(two, cell_seconds=7.0) == ["ada", "bob"]
+    assert two.verdict("small", "ada")[0]["limits"]["cell_seconds"] == 7.0
+    assert grade_pending(two) == []
+    assert two.verdict("small", "ada")[0]["limits"]["cell_seconds"] == 60.0
+
+
+def test_a_mended_check_has_only_its_own_assignments_graded_again(tmp_path, monkeypatch):
+    """Two assignments, each with checks in a module of its own; both modules and one helper are then changed in turn."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "exercise_a.py").write_text("from kernels.reference import softmax\ncases = lambda rng, rung: []\n")
+    (tmp_path / "exercise_b.py").write_text("from autograder.checks.core import FLOOR\ncases = lambda rng, rung: []\n")
+    books = {}
+    for name in ("exercise_a", "exercise_b"):
+        check = core.Check(f"{name}.one", "", "function", importlib.import_module(name).cases)
+        monkeypatch.setitem(checks.CHECKS, check.name, check)
+        books[name] = master()
+        books[name].cells = [books[name].cells[0], books[name].cells[3]]
+        books[name].cells[1].source = f'check("{check.name}", step)'
+
+    def prints():
+        judge._fingerprint.cache_clear()
+        return {name: judge.fingerprint(book) for name, book in books.items()}
+
+    before = prints()
+    assert before == prints() and len(set(before.values())) == 2
+    (tmp_path / "exercise_a.py").write_text("cases = lambda rng, rung: []  # mended\n")
+    after = prints()
+    assert after["exercise_a"] != before["exercise_a"] and after["exercise_b"] == before["exercise_b"]
+
+    def changed(module):
+        """Which assignments' fingerprints differ once the file of `module` has another byte."""
+        file = Path(importlib.util.find_spec(module).origin)
+        with monkeypatch.context() as patch:
+            read = Path.read_bytes
+            patch.setattr(Path, "read_bytes", lambda path: read(path) + b"\n" * (path == file))
+            now = prints()
+        return {name for name in books if now[name] != after[name]}
+
+    for shared in ("checks.core", "contestant", "executor", "jitted", "judge", "rebuild", "sandbox"):
+        assert changed(f"autograder.{shared}") == set(books), shared
+    for other in ("autograder.checks", "autograder.checks.ex03", "autograder.report", "autograder.fleet", "kernels.reference.softmax"):
+        assert changed(other) == set(), other
+    (tmp_path / "exercise_a.py").write_text("def cases(rng, rung):\n    from kernels.reference import flash\n")
+    after = prints()
+    assert changed("kernels.reference.flash") == {"exercise_a"}  # an oracle that this one's checks compare with
+    judge._fingerprint.cache_clear()
+
+
+def test_a_release_that_asks_for_an_unknown_check_is_named(classroom):
+    book = nbformat.read(classroom.notebook("small"), as_version=4)
+    book.cells[3].source = 'check("03.nothing", step)'
+    nbformat.write(book, classroom.notebook("small"))
+    with pytest.raises(ClassError, match="small can't be graded: no check is called '03.nothing'"):
+        classroom.job("small", "ada")
+
+
+def test_only_what_changed_is_recorded_again_and_manual_marks_stay(two, monkeypatch):
+    names = ("check-03-step", "small", "small", "ada")
+    assert list(two.unrecorded("small")) == ["ada", "bob"]
+    assert list(two.record("small", ["ada", "bob"])) == [("ada", None), ("bob", None)]
+    assert list(two.unrecorded("small")) == []
+    with two.gradebook() as gradebook:
+        gradebook.find_grade(*names).manual_score = 1.5
+        gradebook.db.commit()
+    assert score(two, "ada")[0] == 3.5 and list(two.unrecorded("small")) == []
+    two.submit("small", "ada", submission(WRONG))
+    assert grade_pending(two) == ["ada"]
+    assert list(two.unrecorded("small")) == ["ada"]
+    assert list(two.record("small", two.unrecorded("small"))) == [("ada", None)]
+    assert score(two, "ada")[0] == 3.5 and score(two, "bob")[0] == 5.0
+    with two.gradebook() as gradebook:
+        assert gradebook.find_grade(*names).needs_manual_grade
+
+
+def test_a_record_is_stale_when_what_it_was_made_from_or_what_it_made_is_gone(two):
+    def record():
+        assert [problem for _, problem in two.record("small", list(two.unrecorded("small")))] in ([None], [None, None])
+
+    record()
+    (two.folder / "submitted" / "ada" / "small" / "timestamp.txt").write_text("2026-01-01 00:00:00 UTC")
+    assert list(two.unrecorded("small")) == ["ada"]
+    record()
+    shutil.rmtree(two.folder / "autograded" / "bob")
+    assert list(two.unrecorded("small")) == ["bob"]
+    record()
+    with two.gradebook() as gradebook:  # a backup was put back
+        gradebook.find_grade("check-03-step", "small", "small", "ada").auto_score = 0.0
+        gradebook.db.commit()
+    assert list(two.unrecorded("small")) == ["ada"]
+    record()
+    (two.folder / "gradebook.db").unlink()
+    two.add("small", SOURCE, "small")
+    assert list(two.unrecorded("small")) == ["ada", "bob"]
+    record()
+    assert list(two.unrecorded("small")) == [] and score(two, "bob")[0] == 5.0
+
+
+def test_names_that_are_patterns_to_nbgrader_are_recorded_too(classroom):
+    names = ["a*", "a?", "ab"]
+    for name in [*names, "a[b]"]:
+        classroom.submit("small", name, submission())
+    grade_pending(classroom)
+    found = dict(classroom.record("small", classroom.students("small")))
+    assert "No notebooks were matched" in found.pop("a[b]")  # nbgrader itself can't; the others are recorded, each once
+    assert found == dict.fromkeys(names)
+    assert [score(classroom, name)[0] for name in names] == [5.0] * 3
+
+
+def test_one_grader_at_a_time_and_the_other_is_named(classroom):
+    hold = "import sys; from autograder.classroom import Classroom\nwith Classroom(sys.argv[1]).lock():\n    print('held', flush=True); input()"
+    other = subprocess.Popen([sys.executable, "-c", hold, str(classroom.folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert other.stdout.readline() == "held\n"
+    refused = run("grade", "small", "--class", classroom.folder)
+    assert refused.exit_code == cli.FAILED and f"is being graded by process {other.pid} on " in refused.output
+    other.kill()  # however it ends, the class is free again
+    other.communicate()
+    with classroom.lock():
+        pass
+    assert run("grade", "small", "--class", classroom.folder).exit_code == 0

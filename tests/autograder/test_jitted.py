@@ -67,6 +67,31 @@ def test_statements_defaults_annotations_and_helpers_are_looked_at_too(source):
         take([source], "k")
 
 
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "files = !ls\n{}", "{}\n%timeit -n 1 print(1)", "np.exp?\n{}", "{}\n?np.exp", "%matplotlib inline\n{}", "!pip list\n{}",
+        "%%time\n{}", "%%capture out\n{}", "\n%%time\n%matplotlib inline\n{}", "if True:\n    %time print(1)\n{}",
+        "x = %pwd\n{}", "!echo 'it\n{}", "text = '''\n%timeit\n!ls\n'''\n!ls\n{}",
+    ],
+)  # fmt: skip
+def test_magics_and_shell_lines_cost_no_kernel(cell):
+    assert "i + 3" in take([cell.format(KERNEL.format("i + 3"))], "k")
+
+
+@pytest.mark.parametrize("magic", ["%%writefile k.py", "%%bash", "%%html", "%%timeit", "%%script false", "%%"])
+def test_a_cell_that_a_magic_takes_for_itself_defines_nothing(magic):
+    with pytest.raises(NotTaken, match="no function k decorated"):
+        take([f"{magic}\n{KERNEL.format('i')}"], "k")
+    assert "i + 1" in take([KERNEL.format("i + 1"), f"{magic}\n{KERNEL.format('i + 2')}"], "k")
+
+
+@pytest.mark.timeout(30)
+def test_magics_without_end_are_not_read_for_ever():
+    many = "\n".join(["x = !ls"] * 20_000)
+    assert "i + 1" in take([KERNEL.format("i + 1"), *(many + f"\ny = {n}" for n in range(20))], "k")
+
+
 def test_a_constant_that_is_not_a_literal_is_not_taken():
     with pytest.raises(NotTaken, match="the name C"):
         take(["C = __import__('os').getpid()\n" + KERNEL.format("i * C")], "k")

@@ -1,19 +1,28 @@
 """One submission, from file to verdict: what it scores, whatever it does."""
 
 import io
+import itertools
 import json
+import os
+import re
+import tempfile
+import threading
 import types
 
+import nbformat
 import numpy as np
 import psutil
 import pytest
 from nbformat.v4 import new_code_cell
-from small_assignment import STEP, master, needs_sandbox, statuses, submission
+from small_assignment import STEP, data, master, needs_sandbox, statuses, submission
 
 from autograder import checks, executor, judge
 from autograder.checks import core
-from autograder.rebuild import grade_id
-from autograder.sandbox import Sandbox
+from autograder.contestant import Launch
+from autograder.executor import NotStarted
+from autograder.oddities import oddities
+from autograder.rebuild import grade_id, is_extra
+from autograder.sandbox import FLOOD_BYTES, Sandbox
 
 pytestmark = needs_sandbox
 BOTH = {"step": "passed", "masked": "passed"}
@@ -64,6 +73,7 @@ def test_a_cell_that_dies_costs_that_cell_alone(graded, extra):
         ("import os, signal; os.kill(os.getppid(), signal.SIGKILL)", "ended the whole Python process"),
         ("kept = []\n    while True: kept.append(bytearray(2**26))", "GiB of memory"),
         ("raise SystemExit", "SystemExit"),
+        ("import os\n    while True: os.fork()", "too many processes"),
         ("return state, 'x'", "tuple"),
         ("return np.zeros(3), np.zeros(3)", "expected 3"),
     ],
@@ -330,8 +340,6 @@ _KERNEL = "import triton\nimport triton.language as tl\n@triton.jit\ndef step(p,
     ],
 )
 def test_a_kernel_is_launched_by_the_driver_alone(graded, monkeypatch, body, status, words):
-    from autograder.contestant import Launch
-
     launch = Launch((1,), ("@o",), {"o": ((16,), "float32")}, {"N": 16})
     cases = [core.Case("16 numbers", launch, {"o": np.arange(16.0)}, {"o": 1e-6})]
     check = core.Check("x.kernel", "made for this test", "kernel", lambda rng, rung: cases, triton=True)
@@ -346,3 +354,252 @@ def test_without_a_sandbox_the_outcome_is_the_same_and_the_verdict_says_so(grade
     """`--unsafe`: the same outcome, without the sandbox."""
     verdict, _ = graded(unsafe=True)
     assert statuses(verdict) == BOTH and verdict["unsafe"]
+
+
+def _table_of(names, functions, monkeypatch):
+    """A master in which cell i asks for `functions[i]` by a check of its own, and the submission that has them."""
+    case = core.Case("c", (np.arange(6.0).reshape(2, 3),), {"o": np.arange(2.0)}, {"o": 1e-9})
+    released, handed = master(), master()
+    for book, sources in ((released, ["f = None"] * len(functions)), (handed, functions)):
+        book.cells = book.cells[:2]
+        for i, source in enumerate(sources):
+            name = f"x.{i}"
+            monkeypatch.setitem(checks.CHECKS, name, core.Check(name, names[i], "function", lambda rng, rung: [case, case]))
+            book.cells.append(new_code_cell(source, id=f"s-{i}", metadata=data(f"s-{i}")))
+            book.cells.append(new_code_cell(f'check("{name}", f)', id=f"check-{i}", metadata=data(f"check-{i}", 1)))
+    return released, handed
+
+
+_TRICKS = {
+    "None": ("return None", "NoneType"),
+    "a list": ("return [0.0, 1.0]", "but is list"),
+    "text": ("return np.array(['0', '1'])", "array of <U1"),
+    "objects": ("return np.array([0.0, 1.0], dtype=object)", "array of object"),
+    "another shape": ("return np.zeros((1, 2))", r"shape \(1, 2\), expected \(2,\)"),
+    "booleans": ("return np.array([False, True])", "dtype bool"),
+    "NaN": ("return np.full(2, np.nan)", "2 of 2 elements are NaN"),
+    "zeros": ("return np.zeros(2)", "is wrong"),
+    "inputs overwritten": ("x[...] = 0\n    return x[:, 0]", "is wrong"),
+    "inputs overwritten, result right": ("x[...] = 0\n    return np.arange(2.0)", "was written to"),
+    "equal to everything": ("class E(np.ndarray):\n        __eq__ = __le__ = lambda s, o: True\n    return np.zeros(2).view(E)", "is wrong"),
+    "a text of 100 MB": ("raise ValueError('y' * 10**8)", r"ValueError: y+\.\.\."),
+    "an error without text": ("class E(Exception):\n        def __str__(self): raise RuntimeError\n    raise E", "could not be printed"),
+    "a stack without end": ("import sys\n    sys.setrecursionlimit(10**9)\n    g = lambda y: sorted([y], key=g)\n    return g(0)",
+                            "signal 11|RecursionError"),
+    "10,000 files": ("kept = [open('/dev/null') for _ in range(10_000)]\n    return x[0]", "Too many open files"),
+    "input": ("return input()", "Error"),
+    "network": ("import socket\n    socket.create_connection(('127.0.0.1', 22), 1)", "OSError|Refused"),
+}  # fmt: skip
+
+
+def test_many_kinds_of_wrong_answers_each_cost_their_check_and_say_why(graded, monkeypatch):
+    """One notebook, one kernel, a cell for each; the last one is right."""
+    bodies = [f"def f(x):\n    {code}" for code, _ in _TRICKS.values()] + ["def f(x):\n    return np.arange(2.0)"]
+    released, handed = _table_of([*_TRICKS, "right"], bodies, monkeypatch)
+    verdict, _ = graded(notebook=handed, master_notebook=released)
+    *cells, last = verdict["cells"].values()
+    assert last["status"] == "passed" and verdict["interruptions"] == []
+    for (name, (_, words)), cell in zip(_TRICKS.items(), cells, strict=True):
+        assert cell["status"] == "failed" and re.search(words, cell["cases"][0]["message"]), (name, cell["cases"][0])
+
+
+_FLOODS = {
+    "one message": "display({'text/plain': 'x' * 300_000_000}, raw=True)",
+    "a message without end": "for _ in range(3000): raw.send(bytes(10**6), zmq.SNDMORE, copy=False)",
+    "messages of parts": "for _ in range(300): raw.send_multipart([bytes(10**6)] * 6, copy=False)",
+}
+
+
+@pytest.mark.parametrize("code", _FLOODS.values(), ids=_FLOODS.keys())
+def test_our_own_memory_does_not_grow_with_what_a_kernel_sends(graded, code):
+    """What libzmq receives for us comes before any counting of ours."""
+    own = psutil.Process()
+    start, peak, over = own.memory_info().rss, [0], threading.Event()
+
+    def watch():
+        while not over.wait(0.005):
+            peak[0] = max(peak[0], own.memory_info().rss)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        head = ("import zmq\nfrom IPython import get_ipython\nfrom IPython.display import display\n"
+                "raw = zmq.Socket.shadow(get_ipython().kernel.iopub_socket.io_thread.socket.underlying)\n")  # fmt: skip
+        verdict, executed = graded(extra=head + code, cell_seconds=15.0)
+    finally:
+        over.set()
+        watcher.join()
+    assert statuses(verdict) == BOTH
+    assert peak[0] - start < 2 * FLOOD_BYTES + 64 * 2**20  # one look of the watchdog late
+    own_cell = next(c for c in executed.cells if is_extra(c))
+    assert [i["cell"] for i in verdict["interruptions"]] == [own_cell.id]
+
+
+@pytest.fixture
+def folders(monkeypatch):
+    """The folders of all sandboxes that were made."""
+    made, make = [], tempfile.mkdtemp
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda *args, **kwargs: made.append(make(*args, **kwargs)) or made[-1])
+    return made
+
+
+@pytest.mark.parametrize("where", ["spawn", "up", "main"])
+def test_a_driver_that_does_not_start_is_our_fault_and_leaves_nothing_behind(graded, monkeypatch, folders, where):
+    """The kernel's check waits, the others are judged."""
+    launch = Launch((1,), ("@o",), {"o": ((16,), "float32")}, {"N": 16})
+    check = core.Check("x.kernel", "made for this test", "kernel", triton=True,
+                       cases=lambda rng, rung: [core.Case("16 numbers", launch, {"o": np.arange(16.0)}, {"o": 1e-6})])  # fmt: skip
+    released = _with(monkeypatch, check)
+    released.cells[4].source = 'check("x.kernel", k)'
+    if where == "spawn":
+        monkeypatch.setattr(executor.Sandbox, "start", lambda *a, **k: (_ for _ in ()).throw(OSError("no more processes")))
+    elif where == "up":
+        start = executor.Sandbox.start
+        monkeypatch.setattr(executor.Sandbox, "start", lambda self, argv, **kwargs: start(self, ["/bin/true"], **kwargs))
+    else:
+        find = executor._Process.find_main
+
+        def lost(self, *args):
+            if isinstance(self, executor.Driver):
+                raise NotStarted("the sandbox did not start")
+            return find(self, *args)
+
+        monkeypatch.setattr(executor._Process, "find_main", lost)
+    verdict, _ = graded(notebook=submission(extra=_KERNEL.replace("step(p", "k(p").format("pass")), master_notebook=released)
+    assert statuses(verdict) == {"step": "passed", "masked": "infrastructure_error"}
+    assert folders and not any(map(os.path.exists, folders))
+
+
+def test_a_notebook_that_does_not_start_is_our_fault_and_leaves_nothing_behind(graded, monkeypatch, folders):
+    monkeypatch.setattr(executor._Process, "find_main", lambda *args: (_ for _ in ()).throw(NotStarted("the sandbox did not start")))
+    verdict, _ = graded()
+    assert set(statuses(verdict).values()) == {"infrastructure_error"}
+    assert any("the sandbox did not start" in flag for flag in verdict["flags"])
+    assert folders and not any(map(os.path.exists, folders))
+
+
+def test_what_was_lost_and_run_again_is_in_the_verdict(graded, monkeypatch):
+    """A cell that dies only when it is run again is left out from then on: it can't keep the rest from being judged."""
+    environment, runs = executor.Sandbox.environment, itertools.count()
+    monkeypatch.setattr(executor.Sandbox, "environment", lambda self: environment(self) | {"RUN": str(next(runs))})
+    notebook = submission(extra="import os\nif os.environ['RUN'] != '0': os._exit(0)")
+    notebook.cells.insert(4, new_code_cell("os._exit(1)", id="second"))
+    verdict, _ = graded(notebook=notebook)
+    assert statuses(verdict) == BOTH
+    second, first = verdict["interruptions"]
+    assert second["reason"] == "this cell ended its Python process" and second["cells_run_again"] == 2
+    assert first["reason"] == "when it was run again: this cell ended its Python process" and first["cells_run_again"] == 2
+    assert second["cell"] != first["cell"] and first["by"] is None and first["seconds"] > 0
+
+
+def test_a_verdict_says_what_it_was_made_on_and_by_whom(graded):
+    verdict, _ = graded(extra="kept = []\nwhile True: kept.append(bytearray(2**26))", memory_bytes=2**30)
+    assert {"python", "numpy", "torch", "triton", "card"} <= verdict["machine"].keys()
+    assert verdict["seed_id"] == judge.seed_id(b"secret") and len(verdict["grader"]) == 16 and verdict["rung"] == "cpu"
+    assert verdict["limits"]["memory_bytes"] == 2**30 and verdict["made"].endswith("Z") and verdict["seconds"] > 0
+    for cell in verdict["cells"].values():
+        assert cell["check"] and cell["rung"] == "numpy" and cell["seconds"] > 0 and len(cell["cases"]) > 1
+    (lost,) = verdict["interruptions"]
+    assert lost["by"] == "memory" and lost["cells_run_again"] == 2
+    assert any("GiB of memory" in flag for flag in verdict["flags"])
+
+
+_NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d{3,}(?:e[+-]?\d+)?")
+
+
+@pytest.mark.parametrize(
+    "solution",
+    ["def step(state, tile):\n    return state[0], state[1] + 1, state[2]", "def step(state, tile):\n    raise ValueError(f'{state} {tile}')",
+     "def step(state, tile):\n    assert tile[0].shape == (123, 45), (tile, state)"],
+    ids=["wrong", "quotes its inputs", "asserts"],
+)  # fmt: skip
+def test_neither_verdict_nor_table_gives_away_a_secret_case(graded, solution):
+    """No seed, no input, no expected value: not of the failing cases either, and not in what an exception of the student's quotes."""
+    seed = bytes(range(32))
+    verdict, executed = graded(solution, seed=seed)
+    text = json.dumps(verdict) + json.dumps(executed)
+    assert "failed" in statuses(verdict).values()
+    assert seed.hex() not in text and repr(seed) not in text
+    secrets = set()
+    for name in ("03.step", "03.step.masked"):
+        for case in checks.find(name).cases(judge.generator(seed, name), "numpy"):
+            (m, l, o), (s, v) = case.call  # noqa: E741
+            arrays = [m, l, o, s, v, *case.expected.values()]
+            values = np.concatenate([np.ravel(np.asarray(a, float)) for a in arrays])
+            secrets |= {abs(x) for x in values[np.isfinite(values)] if x != round(x)}
+    secrets = np.array(sorted(secrets))
+    shown = {abs(float(x)) for x in _NUMBER.findall(text)}
+    shown -= {abs(v) for v in _numbers_of(verdict, ("seconds", "error", "tolerance"))}
+    given_away = [x for x in shown if np.isclose(secrets, x, rtol=1e-4, atol=0).any()]
+    assert len(secrets) > 100 and given_away == []
+    assert all(c["expected"] is None and c["got"] is None for cell in verdict["cells"].values() for c in cell["cases"])
+
+
+def _numbers_of(value, keys):
+    """Every number that stands under one of `keys`, at any depth."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key in keys and isinstance(inner, float):
+                yield from (inner, float(f"{inner:.6g}"), float(f"{inner:.2e}"))
+            yield from _numbers_of(inner, keys)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _numbers_of(inner, keys)
+
+
+def test_a_traceback_keeps_its_lines_and_loses_the_numbers_of_its_message():
+    text = 'Traceback (most recent call last):\n  File "<ipython-input-3>", line 12, in step\n    x = np.zeros(3) / 4\n' \
+           "ValueError: shapes (17,) and (3, 4.5e-3) differ\n    in 5 places, float32"  # fmt: skip
+    said = executor._traceback(text)
+    assert "line 12, in step" in said and "np.zeros(3) / 4" in said
+    assert said.endswith("ValueError: shapes (#,) and (#, #) differ\n    in # places, float32")
+
+
+def test_memory_that_nvml_does_not_tell_is_looked_at_by_a_person(monkeypatch):
+    monkeypatch.setattr(executor, "_nvml", lambda: lambda pids: 0)
+    with Sandbox() as box:
+        box.gpu = True
+        for folder in (box.answers / "1", box.requests / "1"):
+            folder.mkdir()
+        meter = executor._Meter(types.SimpleNamespace(sandbox=box, main=psutil.Process()), "1", True)
+        (box.answers / "1" / "ready").touch()
+        meter.step()
+        assert meter.peak is None
+
+
+def test_a_part_of_another_release_waits_for_a_person(graded):
+    old = submission()
+    for cell, checksum in ((old.cells[3], "older"), (old.cells[4], "same")):
+        cell.metadata.nbgrader.checksum = checksum
+    released = master()
+    released.cells[3].metadata.nbgrader.checksum, released.cells[4].metadata.nbgrader.checksum = "newer", "same"
+    verdict, _ = graded(notebook=old, master_notebook=released)
+    assert statuses(verdict) == {"step": "needs_review", "masked": "passed"}
+    assert any("another release" in flag for flag in verdict["flags"])
+
+
+def test_a_file_under_another_name_is_taken_and_flagged(graded, tmp_path):
+    path = tmp_path / "mine" / "small (1).ipynb"
+    path.parent.mkdir()
+    nbformat.write(submission(), path)
+    verdict, _ = graded(path=path.with_name("small.ipynb"))
+    assert statuses(verdict) == BOTH and "handed in as small (1).ipynb" in verdict["flags"][0]
+    nbformat.write(submission(), path.with_name("small (2).ipynb"))
+    verdict, _ = graded(path=path.with_name("small.ipynb"))
+    assert set(statuses(verdict).values()) == {"needs_review"} and "the folder holds" in verdict["flags"][0]
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import os\nos._exit(0)", ["_exit"]),
+        ("from kernels.reference import flash", ["from kernels.reference import flash"]),
+        ("from autograder import check, handin\nimport time, os, glob\ntorch.backends.cuda.matmul.allow_tf32 = True", []),
+        ("np.exp = f\ntime.time = lambda: 0", ["np.exp = ...", "time.time = ..."]),
+        ("open('/proc/1/maps'); eval('1')", ["/proc", "eval"]),
+        ("x = !ls", ["getoutput"]),
+        ("this is not python", []),
+    ],
+)
+def test_what_is_worth_a_look(source, found):
+    assert oddities(source) == found

@@ -3,7 +3,7 @@
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell
-from small_assignment import STEP, master, submission
+from small_assignment import master, submission
 
 from autograder import rebuild
 from autograder.rebuild import Unreadable
@@ -93,12 +93,72 @@ def test_extra_cells_keep_their_places():
     assert sources(rebuild.rebuild(master(), notebook).notebook) == sources(notebook)
 
 
-def test_the_first_copy_of_a_solution_counts():
+def test_a_second_copy_of_a_solution_runs_where_it_stands_as_it_does_for_the_student():
     notebook = submission()
     copy = nbformat.from_dict(notebook.cells[2])
-    copy.source = "another"
     notebook.cells.insert(3, copy)
-    assert STEP in sources(rebuild.rebuild(master(), notebook).notebook)
+    out = rebuild.rebuild(master(), notebook)
+    assert sources(out.notebook) == expected() and "was ignored" in out.flags[0]
+    copy.source = "another"
+    out = rebuild.rebuild(master(), notebook)
+    assert sources(out.notebook) == expected("another") and "was run as a cell of the student's own" in out.flags[0]
+
+
+def _rename_solution(nb):
+    nb.cells[2].id = nb.cells[2].metadata.nbgrader.grade_id = "other"
+
+
+def test_a_solution_cell_without_its_name_is_found_by_what_it_defines():
+    notebook = submission(extra="x = 1")
+    _rename_solution(notebook)
+    out = rebuild.rebuild(master(), notebook)
+    assert sources(out.notebook) == expected("x = 1") and "which was taken for it" in " ".join(out.flags)
+    assert rebuild.grade_id(out.notebook.cells[2]) == "solution-step"
+
+
+def test_two_cells_that_could_be_it_are_for_a_person_and_none_is_put_back():
+    notebook = submission(extra="def step(state, tile):\n    return state")
+    _rename_solution(notebook)
+    with pytest.raises(Unreadable, match="step is defined in 2 other cells"):
+        rebuild.rebuild(master(), notebook)
+    notebook.cells = [c for c in notebook.cells if "def step" not in c.source]
+    out = rebuild.rebuild(master(), notebook)
+    assert sources(out.notebook) == sources(master()) and "cell solution-step was missing; the released one was put back" in out.flags
+
+
+def _checksums(notebook, **changed):
+    for cell in notebook.cells:
+        if rebuild.grade_id(cell):
+            cell.metadata.nbgrader.checksum = changed.get(cell.id.replace("-", "_"), "same")
+    return notebook
+
+
+def test_another_release_is_named_and_what_it_did_not_ask_is_not_judged():
+    old = _checksums(submission(), check_03_step="older", solution_step="older")
+    old.cells[3].source = 'check("03.other", step)'
+    del old.cells[4]
+    out = rebuild.rebuild(_checksums(master()), old)
+    assert out.outdated == {"check-03-step", "check-03-masked"}
+    assert any("another release" in f and "cells that differ: solution-step, check-03-step)" in f for f in out.flags)
+    assert not any("was changed" in f for f in out.flags)
+    out = rebuild.rebuild(_checksums(master()), _checksums(submission()))
+    assert out.outdated == set() and out.flags == []
+    edited = _checksums(submission())
+    edited.cells[3].source = "pass"
+    out = rebuild.rebuild(_checksums(master()), edited)
+    assert out.outdated == set() and any("was changed" in f for f in out.flags)
+
+
+def test_a_folder_that_is_a_link_is_refused(tmp_path):
+    (tmp_path / "bob" / "small").mkdir(parents=True)
+    nbformat.write(submission(), tmp_path / "bob" / "small" / "small.ipynb")
+    assert rebuild.locate(tmp_path / "bob" / "small" / "small.ipynb").is_file()
+    (tmp_path / "eve").symlink_to(tmp_path / "bob")
+    (tmp_path / "mallory").mkdir()
+    (tmp_path / "mallory" / "small").symlink_to(tmp_path / "bob" / "small")
+    for student in ("eve", "mallory"):
+        with pytest.raises(Unreadable, match="is a symbolic link"):
+            rebuild.locate(tmp_path / student / "small" / "small.ipynb")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"cells": 3}', b"\xff\xfe\x00", b'{"nbformat": 4}', b"null"])

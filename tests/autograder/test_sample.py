@@ -4,11 +4,14 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from small_assignment import needs_sandbox
 
-from autograder import sample
+from autograder import checks, contestant, sample
+from autograder.checks import core
 from autograder.classroom import Classroom
+from autograder.student import PUBLIC_SEED
 
 pytestmark = needs_sandbox
 
@@ -73,3 +76,33 @@ def test_every_mutant_and_every_entry_has_a_name_of_its_own_and_a_story():
     small = sample.entries(small=True)
     assert {"reference", "blank", "broken-deleted-check"} <= {e.name for e in small}
     assert any(e.name.startswith("mutant-") for e in small) and any(e.name.startswith("hostile-") for e in small)
+
+
+def test_every_kind_of_trick_and_accident_has_its_submission():
+    entries = sample.entries()
+    shown = [kind for e in entries for kind in e.kinds]
+    assert set(shown) == sample.KINDS
+    for e in entries:
+        checked = {c for c in e.fails | e.gpu_fails | e.reviews | set(e.says) if c not in {"*", "?"}}
+        assert checked <= set(checks.CHECKS), e.name
+        assert e.kinds or e.name in {"reference", "blank"} or e.name.startswith("mutant-"), e.name
+
+
+def test_a_message_or_flag_that_is_missing_would_be_noticed():
+    entry = sample.Entry("x", "x", None, frozenset({"03.step"}), ("flagged",), says={"03.step": "signal 11"})
+    cell = {"check": "03.step", "status": "failed", "message": "", "cases": [{"message": "crashed (signal 11)"}]}
+    good = {"rung": "cpu", "flags": ["was flagged"], "cells": {"a": cell}}
+    assert list(sample._differences(entry, good)) == []
+    assert "no flag says" in next(sample._differences(entry, good | {"flags": []}))
+    silent = cell | {"cases": [{"message": "something else"}]}
+    assert "does not say 'signal 11'" in next(sample._differences(entry, good | {"cells": {"a": silent}}))
+
+
+def test_the_answers_that_are_known_by_heart_are_those_of_the_public_cases():
+    """Else the submission that returns them would show nothing."""
+    found = {"np": np}
+    exec(sample._known_answers(), found)
+    check = checks.find("03.one_query")
+    results = core.evaluate(check, np.random.default_rng(PUBLIC_SEED), "numpy",
+                            lambda case: (contestant.perform(found["flash_one_query"], case.call), None))  # fmt: skip
+    assert all(r.passed for r in results)

@@ -6,16 +6,19 @@ import time
 
 import pytest
 from small_assignment import needs_sandbox
+from typer.testing import CliRunner
 
-from autograder import sandbox
-from autograder.sandbox import Limits, Sandbox, SandboxUnavailable
+from autograder import cli, sandbox
+from autograder.sandbox import CudaUnavailable, Limits, Sandbox, SandboxUnavailable
 
 pytestmark = needs_sandbox
 
 
 def run(code, timeout=60, **limits):
     with Sandbox(Limits(**limits)) as box:
-        process = box.start([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = box.start(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         out, err = process.communicate(timeout=timeout)
         return process.returncode, out, err, box.verdict
 
@@ -83,7 +86,9 @@ except OSError:
     ],
 )
 def test_what_must_be_refused_is_refused(code):
-    _, out, err, _ = run("import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n" + raises(code), file_bytes=4 * 2**20)
+    _, out, err, _ = run(
+        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n" + raises(code), file_bytes=4 * 2**20
+    )
     assert out.strip() == "refused", err
 
 
@@ -91,8 +96,12 @@ def test_what_must_be_refused_is_refused(code):
     ("code", "reason"),
     [
         ("kept = []\nwhile True: kept.append(bytearray(2**24))", "memory"),
-        ("import os\nfor _ in range(4): os.fork()\nkept = bytearray(60 * 2**20)\nimport time; time.sleep(30)", "memory"),
+        (
+            "import os\nfor _ in range(4): os.fork()\nkept = bytearray(60 * 2**20)\nimport time; time.sleep(30)",
+            "memory",
+        ),
         ("import os, time\nfor _ in range(7): os.fork()\ntime.sleep(30)", "processes"),
+        ("import os\nwhile True: os.fork()", "processes"),
     ],
 )
 def test_the_watchdog_ends_what_takes_too_much(code, reason):
@@ -148,7 +157,9 @@ def test_the_requests_cannot_be_written_to_and_the_folders_cannot_be_replaced():
         tries = [f"open('{box.requests}/x', 'w')", f"os.rename('{box.answers}', '{box.answers}2')",
                  f"os.rmdir('{box.requests}')", f"os.symlink('/etc', '{box.requests}/1')"]  # fmt: skip
         code = "import os\n" + "\n".join(raises(t) for t in tries)
-        out = box.start([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True).communicate(timeout=60)[0]
+        out = box.start([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True).communicate(
+            timeout=60
+        )[0]
         assert out.split() == ["refused"] * len(tries)
         assert list(box.requests.iterdir()) == []
 
@@ -167,20 +178,163 @@ def test_a_full_disk_is_not_what_an_answer_costs(code):
         assert box.verdict == "disk"
 
 
+def test_one_run_leaves_nothing_for_another_not_even_beside_it():
+    """Caches, /tmp and /dev/shm are a sandbox's own, while it runs and after it."""
+    places = "import os; places = ['/tmp', '/dev/shm', os.path.expanduser('~'), os.environ['TRITON_CACHE_DIR']]\n"
+    leave = places + "for p in places:\n    os.makedirs(p, exist_ok=True); open(p + '/mark', 'w').close()\nprint('left', flush=True)\ninput()"
+    look = places + "print([p for p in places if os.path.exists(p + '/mark')], [n for n in os.listdir('/tmp') if n.startswith('ag-')])"
+    with Sandbox() as first:
+        process = first.start([sys.executable, "-c", leave], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert process.stdout.readline() == "left\n"
+        with Sandbox() as second:
+            out = second.start([sys.executable, "-c", look], stdout=subprocess.PIPE, text=True).communicate(timeout=60)[0]
+            assert out.strip() == f"[] ['{second.answers.parent.name}']"
+    assert run(look)[1].startswith("[] ")
+
+
 def test_memory_in_anonymous_files_counts():
     code = "import os\nfds = []\nwhile True:\n    fds.append(os.memfd_create('x')); os.write(fds[-1], bytes(2**24))"
     code, _, err, verdict = run(code, memory_bytes=500 * 2**20)
     assert verdict == "memory", err
 
 
-def test_the_doctor_says_what_it_found_or_how_to_mend_it(monkeypatch, tmp_path):
-    assert "Python started" in sandbox.doctor()
+def _fake_bwrap(monkeypatch, tmp_path, script):
     fake = tmp_path / "bwrap"
-    fake.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
+    fake.write_text(f"#!/bin/sh\n{script}\n")
     fake.chmod(0o755)
     monkeypatch.setattr(sandbox, "find_bwrap", lambda: str(fake))
-    with pytest.raises(SandboxUnavailable, match="uid map.*apparmor_restrict_unprivileged_userns"):
+    return str(fake)
+
+
+def test_the_doctor_says_what_it_found_or_how_to_mend_it(monkeypatch, tmp_path):
+    assert "Python started" in sandbox.doctor()
+    _fake_bwrap(monkeypatch, tmp_path, "echo 'bwrap: setting up uid map: Permission denied' >&2; exit 1")
+    monkeypatch.setattr(sandbox, "_text", {"/proc/sys/user/max_user_namespaces": "0\n"}.get)
+    with pytest.raises(
+        SandboxUnavailable,
+        match=r"uid map: Permission denied\n.*\n    sudo sysctl -w user.max_user_namespaces",
+    ):
         sandbox.doctor()
+
+
+DENIED = "bwrap: setting up uid map: Permission denied\n"
+USUAL = {"/proc/sys/user/max_user_namespaces": "95000\n"}
+APPARMOR = {"/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "words", "others"),
+    [
+        ({"/proc/sys/user/max_user_namespaces": "0\n"}, ["sudo sysctl -w user.max_user_namespaces=15000"], ["AppArmor", "docker"]),
+        (USUAL | {"/proc/sys/kernel/unprivileged_userns_clone": "0\n"}, ["sysctl -w kernel.unprivileged_userns_clone=1"], ["docker"]),
+        (USUAL | APPARMOR, ["/etc/apparmor.d/flash-tiles-bwrap", "'  userns,'", "sudo apparmor_parser -r"], ["docker", "None of"]),
+        (USUAL | {"/.dockerenv": ""}, ["docker run --security-opt seccomp=unconfined", "systempaths=unconfined"], ["apparmor_parser"]),
+        (USUAL | {"/run/.containerenv": ""}, ["podman run --security-opt seccomp=unconfined"], ["apparmor_parser"]),
+        # In a container the host's rule can be read, but the profile can't be mended from inside.
+        (USUAL | APPARMOR | {"/.dockerenv": ""}, ["docker run", "on the host"], ["apparmor_parser"]),
+        ({"/var/run/secrets/kubernetes.io/serviceaccount/namespace": "default"}, ["procMount: Unmasked"], ["apparmor_parser"]),
+        (USUAL, ["None of the usual causes", "unshare --user"], ["docker run", "AppArmor does"]),
+    ],
+    ids=["off", "root alone", "AppArmor", "docker", "podman", "docker under AppArmor", "kubernetes", "unknown"],
+)  # fmt: skip
+def test_each_cause_that_closes_user_namespaces_is_explained_with_its_fix(files, words, others):
+    text = sandbox.explain(DENIED, files.get)
+    assert text.startswith("bwrap: setting up uid map: Permission denied\n")
+    assert all(w in text for w in words) and not any(o in text for o in others), text
+
+
+def test_the_profile_that_is_proposed_names_the_program_that_is_used_and_can_be_pasted(monkeypatch, tmp_path):
+    path = _fake_bwrap(monkeypatch, tmp_path, "exit 1")
+    text = sandbox.explain(DENIED, APPARMOR.get)
+    command = (
+        next(row for row in text.splitlines() if "printf" in row)
+        .replace("sudo tee", "tee")
+        .replace("/etc/apparmor.d", str(tmp_path))
+    )
+    subprocess.run(["sh", "-c", command], check=True, stdout=subprocess.DEVNULL)
+    profile = (tmp_path / "flash-tiles-bwrap").read_text().splitlines()
+    assert profile[2] == f'profile flash-tiles-bwrap "{path}" flags=(unconfined) {{' and profile[3:] == [
+        "  userns,",
+        "}",
+    ]
+
+
+@pytest.mark.parametrize(
+    "error", ["ImportError: no numpy", "bwrap: execvp /home/x/.venv/bin/python: No such file or directory"]
+)
+def test_python_that_fails_inside_is_not_blamed_on_the_system(error):
+    text = sandbox.explain(error, APPARMOR.get)
+    assert text.startswith(error) and "does not run in it" in text and "sysctl" not in text
+
+
+@pytest.mark.parametrize(
+    ("status", "out", "err", "words"),
+    [
+        (
+            1,
+            "",
+            "RuntimeError: No CUDA GPUs are available",
+            ["No CUDA GPUs", "outside as well", "/dev/nvidia0, /dev/nvidia-uvm"],
+        ),
+        (
+            1,
+            "a CUDA context on X\n",
+            "RuntimeError: Failed to find C compiler.",
+            ["Failed to find C compiler", "apt install gcc"],
+        ),
+        (1, "", "\nit was still running after 180 s", ["still running"]),
+    ],
+)
+def test_a_sandbox_without_cuda_is_told_apart_from_none(monkeypatch, status, out, err, words):
+    answers = {False: (0, "inside\n", ""), True: (status, out, err)}
+    monkeypatch.setattr(sandbox, "_attempt", lambda code, gpu: answers[gpu])
+    monkeypatch.setattr(sandbox, "gpu_nodes", lambda: ["/dev/nvidia0", "/dev/nvidia-uvm"])
+    assert "Python started" in sandbox.doctor()
+    with pytest.raises(CudaUnavailable) as raised:
+        sandbox.doctor(gpu=True)
+    assert all(w in str(raised.value) for w in [*words, "autograder grade --cpu"]), raised.value
+    monkeypatch.setattr(sandbox, "gpu_nodes", lambda: ["/dev/nvidia0"])
+    with pytest.raises(CudaUnavailable) as raised:
+        sandbox.doctor(gpu=True)
+    assert bool(out) != ("nvidia-modprobe -u" in str(raised.value))
+    result = CliRunner().invoke(cli.app, ["doctor", "--sandbox"], catch_exceptions=False)
+    assert result.exit_code == cli.OK  # there is no GPU here
+    monkeypatch.setattr(cli, "gpu_nodes", lambda: ["/dev/nvidia0"])
+    result = CliRunner().invoke(cli.app, ["doctor", "--sandbox"], catch_exceptions=False)
+    assert result.exit_code == cli.NO_SANDBOX and "FIX  the sandbox has no CUDA" in result.output
+
+
+def test_what_works_with_a_gpu_is_said(monkeypatch):
+    monkeypatch.setattr(
+        sandbox,
+        "_attempt",
+        lambda code, gpu: (
+            0,
+            "a CUDA context on X\nand a kernel compiled by Triton\n" if gpu else "inside\n",
+            "",
+        ),
+    )
+    assert "a CUDA context on X and a kernel compiled by Triton" in sandbox.doctor(gpu=True)
+
+
+@pytest.mark.skipif(not sandbox.gpu_nodes(), reason="no GPU here")
+def test_a_sandbox_has_cuda_where_there_is_a_gpu():
+    assert "a kernel compiled by Triton" in sandbox.doctor(gpu=True)
+
+
+def test_gpus_are_found_by_their_nodes_under_linux_and_wsl(tmp_path):
+    (tmp_path / "dev").mkdir()
+    assert sandbox.gpu_nodes(tmp_path) == []
+    (tmp_path / "dev" / "dxg").symlink_to("/dev/null")
+    assert sandbox.gpu_nodes(tmp_path) == []  # a GPU, of whatever maker
+    library = tmp_path / "usr/lib/wsl/lib/libcuda.so.1"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    assert sandbox.gpu_nodes(tmp_path) == [str(tmp_path / "dev" / "dxg")]
+    for name in ("nvidia0", "nvidiactl"):
+        (tmp_path / "dev" / name).symlink_to("/dev/null")
+    (tmp_path / "dev" / "nvidia-caps").mkdir()
+    assert [n.rsplit("/", 1)[1] for n in sandbox.gpu_nodes(tmp_path)] == ["dxg", "nvidia0", "nvidiactl"]
 
 
 def test_other_systems_are_told_where_to_grade(monkeypatch):
