@@ -2,6 +2,7 @@
 
 from widgets import look
 from widgets.quiz import Quiz
+from widgets.roofline import Roofline
 from widgets.stepper import Stepper
 
-__all__ = ["Quiz", "Stepper", "look"]
+__all__ = ["Quiz", "Roofline", "Stepper", "look"]

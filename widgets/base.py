@@ -1,4 +1,4 @@
-"""What the widgets share: a static fallback, and traits whose non-finite numbers survive JSON."""
+"""What the widgets share: a static fallback, checks of what is set, and traits whose non-finite numbers survive JSON."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from pathlib import Path
 
 import anywidget
+import numpy as np
+import traitlets
 
 from widgets import look
 
@@ -34,6 +36,47 @@ class Widget(anywidget.AnyWidget):
 def style(own: str) -> str:
     """The style sheet of a widget: the look's properties, what widgets share, and the widget's own file."""
     return look.css() + "".join((HERE / name).read_text("utf-8") for name in ("base.css", own))
+
+
+class Setting(traitlets.Any):
+    """A trait that its widget checks: every value, None included, reaches the widget's validate function.
+
+    Of type Any, since a bad assignment should raise the ValueError of the checks, not a TraitError.
+    """
+
+    allow_none = False
+
+
+def checked_int(name: str, value, low: int, high: int) -> int:
+    """A whole number in [low, high]. Raises `ValueError` for anything else, `True` included."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or not low <= value <= high:
+        raise ValueError(f"{name} must be a whole number from {low} to {high}; got {value!r}")
+    return int(value)
+
+
+def checked_choice(name: str, value, choices):
+    """One of `choices`. Raises `ValueError` for anything else."""
+    if isinstance(value, bool) or value not in list(choices):
+        raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}; got {value!r}")
+    return value
+
+
+def checked_bool(name: str, value) -> bool:
+    """True or False. Raises `ValueError` for anything else, 0 and 1 included."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False; got {value!r}")
+    return value
+
+
+def size(bytes_: float) -> str:
+    """Bytes with a binary unit and three significant digits, such as `1.5 GiB` or `96 KiB`."""
+    units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
+    while bytes_ >= 999.5 and len(units) > 1:
+        bytes_ /= 1024
+        units.pop(0)
+    # A tie goes up, as a reader (and JavaScript) rounds: 16.25 is 16.3.
+    return f"{bytes_ * (1 + 1e-15):.3g} {units[0]}"
 
 
 def encode(value, _owner=None):

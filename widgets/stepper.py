@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import traitlets
 
-from widgets.base import NUMBERS, Widget, style
+from widgets.base import NUMBERS, Setting, Widget, checked_bool, checked_choice, checked_int, style
 
 HERE = Path(__file__).parent
 KEYS, WIDTH = 16, 4
@@ -78,21 +78,6 @@ def checked_values(values) -> list[list[float]]:
     return array.tolist()
 
 
-def checked_preset(preset, names) -> str:
-    """One of `names`. Raises `ValueError` for anything else."""
-    if preset not in list(names):
-        raise ValueError(f"preset must be one of {', '.join(names)}; got {preset!r}")
-    return preset
-
-
-def checked_int(name: str, value, low: int, high: int) -> int:
-    """A whole number in [low, high]. Raises `ValueError` for anything else, `True` included."""
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or not low <= value <= high:
-        raise ValueError(f"{name} must be a whole number from {low} to {high}; got {value!r}")
-    return int(value)
-
-
 class Stepper(Widget):
     """Step through the online softmax of 16 scores.
 
@@ -113,11 +98,10 @@ class Stepper(Widget):
     _esm = HERE / "stepper.js"
     _css = style("stepper.css")
 
-    # Any, not Int or Bool: a bad assignment should raise the ValueError of the checks, not a TraitError.
-    preset = traitlets.Any("random").tag(sync=True)
-    tile = traitlets.Any(4).tag(sync=True)
-    guard = traitlets.Any(True).tag(sync=True)
-    position = traitlets.Any(2).tag(sync=True)
+    preset = Setting("random").tag(sync=True)
+    tile = Setting(4).tag(sync=True)
+    guard = Setting(True).tag(sync=True)
+    position = Setting(2).tag(sync=True)
     scores = traitlets.Any().tag(**NUMBERS)
     values = traitlets.Any().tag(**NUMBERS)
     trace = traitlets.List().tag(**NUMBERS)
@@ -129,7 +113,7 @@ class Stepper(Widget):
         if scores is not None:
             preset, scores = CUSTOM, checked_scores(scores)
         else:
-            preset = checked_preset("random" if preset is None else preset, PRESETS)
+            preset = checked_choice("preset", "random" if preset is None else preset, PRESETS)
             scores = list(PRESETS[preset][1])
         super().__init__(
             preset=preset,
@@ -143,7 +127,7 @@ class Stepper(Widget):
 
     @traitlets.validate("preset")
     def _check_preset(self, proposal):
-        return checked_preset(proposal.value, [*PRESETS, CUSTOM])
+        return checked_choice("preset", proposal.value, [*PRESETS, CUSTOM])
 
     @traitlets.validate("tile")
     def _check_tile(self, proposal):
@@ -155,9 +139,7 @@ class Stepper(Widget):
 
     @traitlets.validate("guard")
     def _check_guard(self, proposal):
-        if not isinstance(proposal.value, bool):
-            raise ValueError(f"guard must be True or False; got {proposal.value!r}")
-        return proposal.value
+        return checked_bool("guard", proposal.value)
 
     @traitlets.validate("scores")
     def _check_scores(self, proposal):

@@ -4,10 +4,11 @@ A page calls a figure with the numbers that it has computed itself, so that a pi
 beside it. Pages run with `chapters/` as their working directory and write `from figures import peak_memory`.
 """
 
-from figures.cards import CARDS, Card
 from figures.diagrams import memory_hierarchy, one_idea, recurrence, tiles
-from figures.plots import peak_memory
-from figures.text import size, source, table
+from figures.plots import peak_memory, roofline
+from figures.text import source, table
+from widgets.base import size
+from widgets.cards import CARDS, Card
 
 __all__ = [
     "CARDS",
@@ -16,6 +17,7 @@ __all__ = [
     "one_idea",
     "peak_memory",
     "recurrence",
+    "roofline",
     "size",
     "source",
     "table",

@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from figures.canvas import Canvas
-from figures.cards import Card
 from kernels.reference import empty_state, step
+from widgets.cards import Card
 
 
 def one_idea():
@@ -39,36 +39,39 @@ def one_idea():
 
 
 def memory_hierarchy(card: Card):
-    """Levels of one card's memory; bars are published rates to scale. Needs a card with shared and L2 rates."""
-    if card.shared_rate is None or card.l2_rate is None:
-        raise ValueError(f"card must have published shared-memory and L2 rates; {card.name} lacks one")
+    """Levels of one card's memory, nearest first; bars are published rates to scale."""
+    each = f"{card.multiprocessors} × "
     rows = (
-        ("Shared memory", f"{card.multiprocessors} × {card.shared_bytes_each / 2**10:.0f} KiB", card.shared_rate,
-         "current", "tiles of Q, K, V live here"),
+        ("Registers", f"{each}{card.register_bytes_each / 2**10:.0f} KiB", None, "current",
+         "scores and outputs of the tile at work"),
+        ("Shared memory", f"{each}{card.shared_bytes_each / 2**10:.0f} KiB", card.shared_rate, "current",
+         "tiles of Q, K, V live here"),
         ("L2 cache", f"{card.l2_bytes / 2**20:.0f} MiB", card.l2_rate, "key", "K, V tiles read again"),
         ("HBM", f"{card.hbm_bytes / 1e9:.0f} GB", card.hbm_rate, "danger", "naive: all of S, and all of P"),
+        ("Host memory", "over PCIe, each way", card.host_rate, "discarded", "nothing, while attention runs"),
     )  # fmt: skip
-    c = Canvas(height=252)
+    line = 80
+    c = Canvas(height=line * len(rows) - 6)
     left, full = 2, 300
     for i, (name, size, rate, token, what) in enumerate(rows):
-        y = 4 + 84 * i
+        y = 4 + line * i
         c.text(left, y + 10, name, weight="bold", size=14)
         c.text(378, y + 10, size, ha="right", token="muted")
-        width = full * rate / card.shared_rate
-        c.cell(left, y + 22, width, 26, token=token)
-        label = f"{rate / 1e12:.4g} TB/s"
-        if width > 110:
-            c.text(left + 8, y + 35, label, weight="bold")
+        if rate is None:
+            c.text(left, y + 34, "rate not in the sources", style="italic", token="muted")
         else:
-            c.text(left + width + 8, y + 35, label, weight="bold")
-        c.text(left, y + 62, what, token=token)
+            width = full * rate / card.shared_rate
+            c.cell(left, y + 21, width, 26, token=token)
+            label = f"{rate / 1e12:.4g} TB/s" if rate >= 1e12 else f"{rate / 1e9:.4g} GB/s"
+            c.text(left + (8 if width > 110 else width + 8), y + 34, label, weight="bold")
+        c.text(left, y + 60, what, token=token)
     ratio = card.shared_rate / card.hbm_rate
     return c.show(
-        alt=f"On an {card.name}, shared memory moves {card.shared_rate / 1e12:.4g} terabytes a second, L2 "
-        f"{card.l2_rate / 1e12:.4g} and HBM {card.hbm_rate / 1e12:.4g}: shared memory is {ratio:.1f} times as fast as HBM, "
-        f"and thousands of times smaller.",
-        caption=f"{card.name}: published rates, bars to scale; sources in the text. The naive form keeps S and P in "
-        f"the slowest of the three; flash keeps one tile of S nearer still than shared memory, in registers (not drawn).",
+        alt=f"On an {card.name}, shared memory moves {card.shared_rate / 1e12:.4g} terabytes a second, HBM "
+        f"{card.hbm_rate / 1e12:.4g} and the link to the host {card.host_rate / 1e12:.4g}: shared memory is {ratio:.1f} "
+        f"times as fast as HBM, and thousands of times smaller.",
+        caption=f"{card.name}: published rates, bars to scale; sources in the text. The lines below the bars say what of "
+        "attention lives there. The naive form keeps S and P in HBM; flash keeps one tile of S, in registers.",
     )
 
 

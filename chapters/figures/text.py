@@ -48,12 +48,3 @@ def source(file: str, function: str, start: str = "") -> Markdown:
         indent = len(shown[at[0]]) - len(shown[at[0]].lstrip())
         shown = [line[indent:] for line in shown[at[0] :]]
     return Markdown("```python\n" + "\n".join(shown) + f"\n```\n\n*From `kernels/{file}`.*")
-
-
-def size(bytes_: float) -> str:
-    """Bytes with a binary unit and three significant digits, such as `1.5 GiB` or `96 KiB`."""
-    for unit in ("B", "KiB", "MiB"):
-        if bytes_ < 1000:
-            return f"{bytes_:.3g} {unit}"
-        bytes_ /= 1024
-    return f"{bytes_:,.3g} GiB"

@@ -15,12 +15,14 @@ from figures.canvas import WIDTH  # noqa: E402
 from figures.plots import growth  # noqa: E402
 
 LENGTHS, NAIVE, FLASH = [512, 2048, 8192], [3 * n * n * 4 for n in (512, 2048, 8192)], [4e5, 8e5, 2.4e6]
+WORK = [("copy", 0.5, "query", "v"), ("naive", 60, "danger", "s"), ("flash", 4000.0, "current", "o")]
 FIGURES = {
     "one_idea": lambda: figures.one_idea(),
     "memory_hierarchy": lambda: figures.memory_hierarchy(figures.CARDS["H100"]),
     "recurrence": lambda: figures.recurrence([1, 3, 2, 0, 5, 4], 2),
     "tiles": lambda: figures.tiles(),
     "peak_memory": lambda: figures.peak_memory(LENGTHS, NAIVE, FLASH),
+    "roofline": lambda: figures.roofline(figures.CARDS["A100"], WORK),
 }
 
 
@@ -85,13 +87,31 @@ def test_the_peak_plot_says_its_slopes_and_its_ends():
     assert "256 times" in svg_of(shown)
 
 
+@pytest.mark.parametrize("name", figures.CARDS)
+def test_the_hierarchy_draws_every_card_and_says_where_a_rate_is_missing(name):
+    card = figures.CARDS[name]
+    words = words_of(figures.memory_hierarchy(card))
+    rates = [card.shared_rate, card.l2_rate, card.hbm_rate]
+    shown = [f"{rate / 1e12:.4g} TB/s" for rate in rates if rate] + [f"{card.host_rate / 1e9:.0f} GB/s"]
+    assert [word for word in words if word.endswith("B/s")] == shown
+    assert words.count("rate not in the sources") == 1 + rates.count(None)  # the registers have none
+
+
+def test_the_roofline_says_what_waits_for_memory():
+    svg = svg_of(figures.roofline(figures.CARDS["A100"], WORK))
+    assert "where memory sets the pace: copy, naive. Right of it, where arithmetic does: flash." in svg
+    assert {"copy: 0.5", "naive: 60", "flash: 4,000", "ridge: 201"} <= set(
+        words_of(figures.roofline(figures.CARDS["A100"], WORK))
+    )
+
+
 @pytest.mark.parametrize(
     ("call", "names"),
     [
         (lambda: figures.recurrence([1.0] * 9, 3), "scores"),
         (lambda: figures.recurrence([1.0] * 5, 2), "scores"),
         (lambda: figures.tiles(count=3, row=3), "row"),
-        (lambda: figures.memory_hierarchy(figures.CARDS["A100"]), "card"),
+        (lambda: figures.roofline(figures.CARDS["A100"], [("nothing", 0, "key", "o")]), "work"),
         (lambda: figures.peak_memory([1], [1], [1]), "lengths"),
         (lambda: figures.table(("a", "b"), [(1,)]), "rows"),
         (lambda: figures.source("reference/state.py", "nothing"), "function"),

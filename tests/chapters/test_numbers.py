@@ -5,6 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from widgets.roofline import costs
+
 
 def test_overflow_limits(run):
     glued, _ = run("02_online_softmax")
@@ -85,10 +87,47 @@ def test_how_often_the_maximum_moves(run):
 
 
 def test_size_of_the_score_matrix(run):
-    glued, _ = run("03_flash_forward")
-    assert glued["s_head"] == 128  # MiB
+    glued, _ = run("01_memory_hierarchy")
+    assert glued["s_head"] == run("03_flash_forward")[0]["s_head"] == 128  # MiB
     assert glued["s_all"] == 4  # GiB
+    assert glued["s_all_gb"] == pytest.approx(4.294967296)
     assert glued["s_over_q"] == 8192 / 128
+    assert 2 * 32 * 2 * glued["n_full"] ** 2 == pytest.approx(80e9)
+    assert glued["s_over_block"] == pytest.approx(2 * 8192**2 / (227 * 1024))
+    assert glued["s_once_ms"] == pytest.approx(1e3 * 32 * 2 * 8192**2 / 3.35e12)
+    assert glued["registers_H100"] == 132 * 256 / 1024
+    assert glued["shared_H100"] == 132 * 228 / 1024
+    assert glued["l2_mib"] == 50
+
+
+def test_chapter_1_and_its_simulator_count_alike(run):
+    glued, _ = run("01_memory_hierarchy")
+    for card in ("A100", "H100", "H200"):
+        own = costs(8192, 32, 128, "fp16", card)
+        assert glued[f"bound_{card}"] == pytest.approx(own["standard"]["seconds"] / own["flash"]["seconds"])
+        assert glued[f"ridge_{card}"] == pytest.approx(own["ridge"])
+    own = costs()
+    for form in ("standard", "flash"):
+        assert glued[f"{form}_mib"] == own[form]["bytes"] / 32 / 2**20
+        assert glued[f"int_{form}"] == pytest.approx(own[form]["intensity"])
+    assert glued["traffic_ratio"] == own["standard"]["bytes"] / own["flash"]["bytes"] == 8192 / 128 + 1
+
+
+def test_traffic_of_chapter_1_array_by_array(run):
+    glued, _ = run("01_memory_hierarchy")
+    q = k = v = o = 8192 * 128 * 2
+    s = p = 8192 * 8192 * 2
+    standard = (q + k) + s + s + p + (p + v) + o
+    assert glued["standard_mib"] * 2**20 == standard
+    assert glued["flash_mib"] * 2**20 == q + k + v + o
+    flop = 2 * (2 * 8192 * 8192 * 128)
+    assert glued["int_standard"] == pytest.approx(flop / standard)
+    assert glued["int_flash"] == 8192 / 2
+    assert glued["int_query"] == pytest.approx(1, abs=1e-3)
+    memory, arithmetic = 32 * standard / 3.35e12, 32 * flop / 989e12
+    assert glued["idle_H100"] == pytest.approx(1 - arithmetic / memory)
+    assert glued["exp_ms"] == pytest.approx(1e3 * 32 * 8192**2 / 3.9e12)
+    assert glued["exp_share"] == pytest.approx((32 * 8192**2 / 3.9e12) / arithmetic)
 
 
 def test_traffic_counted_tile_by_tile(run):
@@ -113,29 +152,29 @@ def test_traffic_counted_tile_by_tile(run):
     assert glued["standard_mib"] == standard * element / 2**20
     assert glued["once_mib"] == 4 * array * element / 2**20
     flop = 2 * n * n * d * 2
-    assert glued["int_standard"] == pytest.approx(flop / (standard * element))
     assert glued["int_hbm"] == pytest.approx(flop / (queries_outside * element))
-    assert glued["int_l2"] == n / 2
+    assert glued["ms_hbm"] == pytest.approx(1e3 * 32 * queries_outside * element / 3.35e12)
+    assert glued["ms_matmul"] == pytest.approx(1e3 * 32 * flop / 989e12)
+    assert glued["ridge_H100"] == pytest.approx(989 / 3.35)
     assert glued["saved"] == pytest.approx((n * n - n * d) / flop)
     assert abs(glued["extra"] - glued["saved"]) < 1e-4  # "about as many"
     assert glued["extra"] == pytest.approx((n // tile) * n * (d + 1) / flop)
 
 
 def test_bounds_on_the_time(run):
-    glued, _ = run("03_flash_forward")
+    glued, _ = run("01_memory_hierarchy")
     n, d, heads = 8192, 128, 32
     flop, moved = heads * 4 * n * n * d, heads * (4 * n * n + 4 * n * d) * 2
     published = {"A100": (1.555e12, 312e12), "H100": (3.35e12, 989e12), "H200": (4.8e12, 989e12)}
     for card, (memory, arithmetic) in published.items():
         assert glued[f"bound_{card}"] == pytest.approx((moved / memory) / (flop / arithmetic))
-        if card != "A100":
-            assert glued[f"ridge_{card}"] == pytest.approx(arithmetic / memory)
+        assert glued[f"ridge_{card}"] == pytest.approx(arithmetic / memory)
     assert glued["ratio_A100"] == pytest.approx(19 / 1.555)
     assert glued["ratio_H200"] == pytest.approx(31 / 4.8)
 
 
 def test_what_the_paper_printed(run):
-    glued, _ = run("03_flash_forward")
+    glued, _ = run("01_memory_hierarchy")
     assert glued["paper_flop"] == pytest.approx(0.129, abs=5e-4)
     assert glued["paper_hbm"] == pytest.approx(9.16, abs=5e-3)
     assert glued["paper_time"] == pytest.approx(5.71, abs=5e-3)

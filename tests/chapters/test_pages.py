@@ -19,7 +19,7 @@ def front_matter(page):
 
 def chapters_in_toc():
     toc = yaml.safe_load((ROOT / "_toc.yml").read_text("utf-8"))
-    return [toc["root"], *(chapter["file"] for chapter in toc["chapters"])]
+    return [toc["root"], *(chapter["file"] for part in toc["parts"] for chapter in part["chapters"])]
 
 
 def citations(page):

@@ -19,7 +19,8 @@ SITE = ROOT / "_build" / "html"
 SOURCES = ["chapters", "widgets", "kernels", "_config.yml", "_toc.yml"]
 
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text("utf-8"))
-PAGES = [f"{name}.html" for name in [TOC["root"], *(chapter["file"] for chapter in TOC["chapters"])]]
+FILES = [chapter["file"] for part in TOC["parts"] for chapter in part["chapters"]]
+PAGES = [f"{name}.html" for name in [TOC["root"], *FILES]]
 
 # Root needs --no-sandbox (containers); the rest keeps Chromium from calling home.
 FLAGS = [

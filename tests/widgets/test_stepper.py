@@ -63,7 +63,16 @@ def test_bad_arguments_are_named(arguments, name):
 
 
 @pytest.mark.parametrize(
-    ("trait", "value"), [("tile", 0), ("scores", [1.0]), ("preset", "x"), ("guard", 1), ("position", 99)]
+    ("trait", "value"),
+    [
+        ("tile", 0),
+        ("tile", None),
+        ("scores", [1.0]),
+        ("preset", "x"),
+        ("guard", 1),
+        ("guard", None),
+        ("position", 99),
+    ],
 )
 def test_bad_assignments_are_refused_and_change_nothing(trait, value):
     w = Stepper()
