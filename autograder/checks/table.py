@@ -13,8 +13,8 @@ _HUE = {True: "#1B9A4B", False: "#D9433A", None: "#868C96"}
 _SUMMARY = "display:list-item;cursor:pointer"  # formgrader's style sheet takes the fold's triangle away
 
 
-def number(value):
-    """`value` in at most nine characters: 0, 1.2e-13, -inf, NaN, 0.3125."""
+def number(value, digits=6):
+    """`value` with so many significant digits: 0, 1.2e-13, -inf, NaN, 0.3125."""
     if value is None:
         return ""
     if value != value:
@@ -22,8 +22,14 @@ def number(value):
     if value in (float("inf"), float("-inf")):
         return "inf" if value > 0 else "-inf"
     if value == 0 or 1e-3 <= abs(value) < 1e5:
-        return f"{value:.6g}"
-    return f"{value:.2e}"
+        return f"{value:.{digits}g}"
+    return f"{value:.{digits - 4}e}"
+
+
+def apart(a, b):
+    """Both as text, with as many digits as it takes to see that they differ."""
+    texts = [(number(a, digits), number(b, digits)) for digits in (6, 9, 13, 17, 21)]
+    return next((pair for pair in texts if pair[0] != pair[1]), texts[0])
 
 
 def _bytes(value):
@@ -58,7 +64,7 @@ def _failure(result):
     if result.index is not None:
         lines.append(("first wrong", f"{result.output}{list(result.index)}" if result.index else result.output))
         if result.expected is not None:  # the grader keeps both to itself
-            lines += [("expected", number(result.expected)), ("got", number(result.got))]
+            lines += zip(("expected", "got"), apart(result.expected, result.got), strict=True)
     if result.hint:
         lines.append(("hint", result.hint))
     return lines

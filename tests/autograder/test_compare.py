@@ -148,3 +148,15 @@ def test_the_table_shows_the_case_the_index_and_the_hint_and_escapes_what_studen
     text = table.as_text("a check", [result])
     for words in ("fail", "first wrong: o[1]", "expected: 2", "got: 2.5", "hint: look <there>", "0 of 1 cases pass"):
         assert words in text
+
+
+@pytest.mark.parametrize("scale", [1.0, -1e-9, 1e7])
+@pytest.mark.parametrize("gap", [1e-1, 1e-7, 1e-11, 2e-15])
+def test_numbers_that_differ_are_shown_so_that_the_difference_is_seen(scale, gap):
+    a, b = table.apart(scale * 0.3, scale * 0.3 * (1 + gap))
+    assert a != b and abs(float(a) - scale * 0.3) <= abs(scale * gap)
+
+
+def test_numbers_that_are_equal_are_short():
+    assert table.apart(1 / 3, 1 / 3) == ("0.333333", "0.333333")
+    assert table.apart(0.0, float("nan")) == ("0", "NaN")
