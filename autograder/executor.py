@@ -441,6 +441,7 @@ class Notebook(_Process):
         self._gone = None  # the last of them, until there is a new kernel
         self._client = None
         self._setup = None
+        self._context = None
 
     def __enter__(self):
         self._start()
@@ -454,6 +455,7 @@ class Notebook(_Process):
         try:
             connection = str(self.sandbox.kernel / "kernel.json")
             manager = _Manager(transport="ipc", ip=str(self.sandbox.kernel / "k"), connection_file=connection)
+            self._context = manager.context
             manager.limit = 4 * self.limits.output_bytes  # what is to be printed may need more characters in JSON
             argv = [sys.executable, "-m", "ipykernel_launcher", "-f", connection, "--HistoryManager.enabled=False"]
             manager._kernel_spec = KernelSpec(argv=self.sandbox.command(argv), display_name="sandbox", language="python")
@@ -482,8 +484,14 @@ class Notebook(_Process):
         self.sandbox.kill()
         if self._setup is not None:
             with contextlib.suppress(Exception):
+                self._client.kc.stop_channels()
+            with contextlib.suppress(Exception):
                 self._setup.__exit__(None, None, None)
             self._setup = None
+        if self._context is not None:
+            # With all of its sockets, the monitors' too: what stays open here would add up over a class.
+            self._context.destroy(linger=0)
+            self._context = None
         self.sandbox.__exit__(None, None, None)
 
     def _flooded(self):

@@ -261,7 +261,7 @@ _STACK_OVERFLOW = """import sys
 _THREADS = "import threading, time\n    for _ in range(5000):\n        threading.Thread(target=time.sleep, args=(60,)).start()"
 _FORK_BOMB = "import os\n    while True:\n        os.fork()"
 _FULL_DISK = """import glob
-    folder = (glob.glob("/tmp/ag-*/answers") or ["."])[0]
+    folder = (glob.glob("/tmp/**/answers", recursive=True) or ["."])[0]
     with open("/tmp/full", "wb", buffering=0) as file:  # of the sandbox's own, first
         try:
             while True:

@@ -153,6 +153,18 @@ _parents, _lock = {}, threading.Lock()
 
 def parent(gpu=False):
     """This process's warm parent, tried once; None where there is none to be had (`mode` says why)."""
+    found = _found(gpu)
+    return found if isinstance(found, Parent) else None
+
+
+def mode(gpu=False):
+    """How sandboxes start here: "fork", or "exec" and why there is no warm parent."""
+    found = _found(gpu)
+    return "fork" if isinstance(found, Parent) else f"exec ({found})"
+
+
+def _found(gpu):
+    """The parent, or why there is none."""
     key = _key(gpu)
     with _lock:
         found = _parents.get(key)
@@ -166,12 +178,7 @@ def parent(gpu=False):
             except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as error:
                 found = str(error)[:200]
             _parents[key] = found
-    return found if isinstance(found, Parent) else None
-
-
-def mode(gpu=False):
-    """How sandboxes start here: "fork", or "exec" and why there is no warm parent."""
-    return "fork" if parent(gpu) else f"exec ({_parents[_key(gpu)]})"
+    return found
 
 
 def _environment(gpu):

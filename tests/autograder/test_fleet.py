@@ -63,10 +63,10 @@ def test_a_submission_that_kills_every_worker_is_given_up_and_the_rest_is_graded
 
 def test_a_submission_that_gets_its_worker_stuck_is_ended_and_not_tried_again(client, tmp_path):
     todo = jobs(tmp_path, stuck="sleep", ada="", bob="")
-    found, _ = run(todo, client, job_seconds=2)
-    assert statuses(found["stuck"]) == {"infrastructure_error"} and "more than 2 s" in found["stuck"]["flags"][0]
+    found, _ = run(todo, client, job_seconds=15)  # the others must never take that long, on a busy machine either
+    assert statuses(found["stuck"]) == {"infrastructure_error"} and "more than 15 s" in found["stuck"]["flags"][0]
     assert statuses(found["ada"]) == statuses(found["bob"]) == {"needs_review"}
-    assert log(todo[0]).count(", try ") == 1 and "the worker was ended, after 2 s" in log(todo[0])
+    assert log(todo[0]).count(", try ") == 1 and "the worker was ended, after 15 s" in log(todo[0])
 
 
 def test_what_is_tried_again_is_written_down(client, tmp_path):

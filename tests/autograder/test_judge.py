@@ -16,7 +16,7 @@ import pytest
 from nbformat.v4 import new_code_cell
 from small_assignment import STEP, data, master, needs_sandbox, statuses, submission
 
-from autograder import checks, executor, judge
+from autograder import checks, executor, judge, warm
 from autograder.checks import core
 from autograder.contestant import Launch
 from autograder.executor import NotStarted
@@ -106,7 +106,7 @@ def test_a_verdict_cannot_be_written_from_inside(graded):
 import glob, json, os, threading, time
 def forge():
     while True:
-        for folder in glob.glob("/tmp/ag-*/answers/*"):
+        for folder in glob.glob("/tmp/**/answers/*", recursive=True):
             body = {"arrays": 0, "problem": None, "detail": "", "changed": [], "seconds": 0, "passed": True, "earned": 100}
             try:
                 open(folder + "/answer.json", "w").write(json.dumps(body))
@@ -195,7 +195,7 @@ def test_the_same_seed_gives_the_same_cases_and_another_seed_others():
     ids=["malformed messages", "numbers without end", "folders without end"],
 )  # fmt: skip
 def test_what_a_kernel_sends_or_leaves_does_not_stop_the_judge(graded, extra, expected):
-    verdict, executed = graded(extra=extra.replace("import os\n", "import os, glob\nos.chdir(glob.glob('/tmp/ag-*/answers')[0])\n"))
+    verdict, executed = graded(extra=extra.replace("import os\n", "import os, glob\nos.chdir(glob.glob('/tmp/**/answers', recursive=True)[0])\n"))
     assert set(statuses(verdict).values()) == {expected}
     assert len(json.dumps(executed)) < 3 * 2**20
 
@@ -478,10 +478,22 @@ def test_a_notebook_that_does_not_start_is_our_fault_and_leaves_nothing_behind(g
     assert folders and not any(map(os.path.exists, folders))
 
 
+def test_grading_leaves_nothing_open(graded):
+    """A worker grades a thousand submissions: what one leaves open must not add up."""
+    crash = "import os\nos._exit(0)"
+    graded(extra=crash)
+    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    for extra in (None, crash, None):
+        graded(extra=extra)
+    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
+
+
 def test_what_was_lost_and_run_again_is_in_the_verdict(graded, monkeypatch):
     """A cell that dies only when it is run again is left out from then on: it can't keep the rest from being judged."""
     environment, runs = executor.Sandbox.environment, itertools.count()
     monkeypatch.setattr(executor.Sandbox, "environment", lambda self: environment(self) | {"RUN": str(next(runs))})
+    monkeypatch.setattr(warm, "parent", lambda gpu=False: None)  # a parent serves one environment, and would count as a run
+    monkeypatch.setattr(warm, "mode", lambda gpu=False: "exec")
     notebook = submission(extra="import os\nif os.environ['RUN'] != '0': os._exit(0)")
     notebook.cells.insert(4, new_code_cell("os._exit(1)", id="second"))
     verdict, _ = graded(notebook=notebook)

@@ -49,9 +49,7 @@ def test_the_reference_has_full_marks_and_the_blank_none(folder):
 
 
 def test_a_wrong_outcome_would_be_noticed(folder):
-    classroom = Classroom(folder)
-    job = classroom.job(sample.ASSIGNMENT, "blank", cpu=True)
-    path = folder / ".autograder" / "verdicts" / sample.ASSIGNMENT / "blank" / f"{job.key}-cpu.json"
+    (path,) = (folder / ".autograder" / "verdicts" / sample.ASSIGNMENT / "blank").glob("*-cpu.json")
     verdict = json.loads(path.read_text())
     original = path.read_text()
     next(iter(verdict["cells"].values()))["status"] = "passed"
