@@ -248,7 +248,8 @@ def ask(way, cell, n, monkeypatch):
 def test_the_peak_of_a_call_is_the_same_either_way(parent, monkeypatch, cell):
     n = 48 * 2**20
     fork, exec_ = (ask(way, cell, n, monkeypatch) for way in ("fork", "exec"))
-    assert abs(fork - exec_) < 4, (fork, exec_)
+    # 8 MiB are what every limit leaves for what a process grows by whatever it does, such as a library's own buffers.
+    assert abs(fork - exec_) < 8, (fork, exec_)
     assert (fork < 24) == (cell == "def step(n): return np.zeros(8)")
 
 
