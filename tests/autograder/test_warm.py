@@ -241,15 +241,16 @@ def ask(way, cell, n, monkeypatch):
         "def step(n): return np.zeros(8)",
         "def step(n): return np.ones(n // 8)[:8]",
         "x = np.zeros(2**23)\ndef step(n):\n    x[: n // 8] = 1\n    return np.zeros(8)",
-        "np.random.rand(1)\ndef step(n):\n    a = np.random.rand(n // 8 // 2048, 2048)\n    return (a @ np.ones((2048, 16)))[0, :8]",
+        # Kept to the end, where the reading is exact: between two readings what is freed is known to some MiB only, either way.
+        "np.random.rand(1)\ndef step(n):\n    global a\n    a = np.random.rand(n // 8 // 2048, 2048)\n"
+        "    return (a @ np.ones((2048, 16)))[0, :8]",
     ],
     ids=["nothing", "allocated", "written to", "multiplied"],
 )
 def test_the_peak_of_a_call_is_the_same_either_way(parent, monkeypatch, cell):
     n = 48 * 2**20
     fork, exec_ = (ask(way, cell, n, monkeypatch) for way in ("fork", "exec"))
-    # 8 MiB are what every limit leaves for what a process grows by whatever it does, such as a library's own buffers.
-    assert abs(fork - exec_) < 8, (fork, exec_)
+    assert abs(fork - exec_) < 4, (fork, exec_)
     assert (fork < 24) == (cell == "def step(n): return np.zeros(8)")
 
 
