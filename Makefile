@@ -6,14 +6,16 @@ PORT ?=
 export PYTHON PORT
 
 .DEFAULT_GOAL := help
-.PHONY: help course test lab serve exercises venv lock clean
+.PHONY: help course test test-gpu lab serve exercises venv lock clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 course: ## everything, from nothing: .venv, the book, the exercises, a sample class graded
 
 test: ## .venv, the book, a browser, and every test that this machine can run
+
+test-gpu: ## on a machine with an NVIDIA GPU: everything that a GPU adds to the tests
 
 lab: ## copy the exercises to work/ (never over your own files) and open JupyterLab there
 
@@ -27,7 +29,7 @@ lock: ## maintainers: make requirements.txt again from pyproject.toml (needs uv)
 
 clean: ## remove what was built; keeps .venv, work/ and class/
 
-course test lab serve exercises venv lock clean:
+course test test-gpu lab serve exercises venv lock clean:
 	@found=; \
 	set -- python3 python3.13 python3.12 python3.11 python; \
 	if [ -n "$$PYTHON" ]; then set -- "$$PYTHON"; fi; \

@@ -550,6 +550,12 @@ def test():
     become(command, CHROMIUM=browser)  # "" for Playwright's own
 
 
+def test_gpu():
+    """What a GPU adds to the tests; a short table comes last."""
+    make_venv()
+    become([PYTHON, "-B", "tests/gpu.py"])
+
+
 def lab():
     """A student's copies in work/, and JupyterLab on them."""
     steps = Steps(2)
@@ -643,7 +649,10 @@ def clean():
     print("Removed _build and the caches. Kept .venv (to start over: delete the folder), work/ and class/.")
 
 
-COMMANDS = {command.__name__: command for command in (course, test, lab, serve, exercises, venv, lock, clean)}
+COMMANDS = {
+    command.__name__.replace("_", "-"): command
+    for command in (course, test, test_gpu, lab, serve, exercises, venv, lock, clean)
+}
 
 
 def main(arguments):

@@ -126,11 +126,14 @@ class Attention(torch.autograd.Function):
         ctx.save_for_backward(q, k, v, o, lse)
         ctx.options = options
         ctx.mark_non_differentiable(lse)
+        ctx.set_materialize_grads(False)  # lse has none, and zeros for it would be as large
         return o, lse
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, do, _):
+        if do is None:
+            return None, None, None, None
         q, k, v, o, lse = ctx.saved_tensors
         dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
         views = as_launched(ctx.options, q, k, v, o, lse, do, dq, dk, dv)

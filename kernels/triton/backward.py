@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 
 from . import host
-from .online import LOG2_E, key_range, load_tile, query_range, scores, visible
-from .sequences import find_tile, sequence
+from .online import LOG2_E, few, key_range, load_box, load_tile, query_range, visible
+from .sequences import find_head, find_tile, sequence
 
 
 @triton.jit
@@ -50,6 +50,7 @@ def delta_kernel(
 @triton.jit(do_not_specialize=["tiles", "batches", "group", "q_len", "kv_len", "window"])
 def dq_kernel(
     p_q, q_strides, p_k, k_strides, p_v, v_strides, p_do, do_strides,  # strides (batch, head, row, dim)
+    k_boxes, v_boxes,  # K and V once more, as `host.boxes` gives them; or None
     p_lse, p_delta, row_strides,  # strides (batch, head, row) of both; float32
     p_dq, dq_strides,  # the last dimension contiguous
     p_q_lens, p_kv_lens,
@@ -58,13 +59,11 @@ def dq_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     CAUSAL: tl.constexpr, PACKED: tl.constexpr, COMPUTE: tl.constexpr,
 ):  # fmt: skip
-    i_tile = tl.program_id(0) % tiles
-    if CAUSAL:
-        i_tile = tiles - 1 - i_tile  # the last ones have the most keys
+    i_head, i_tile = find_head(tiles, CAUSAL)  # under causal the last ones have the most keys
     i_batch, i_tile = find_tile(i_tile, p_q_lens, batches, q_len, BLOCK_M, PACKED)
     q_start, real_q_len, q_rows = sequence(p_q_lens, i_batch, batches, q_len, PACKED)
     k_start, real_kv_len, _ = sequence(p_kv_lens, i_batch, batches, kv_len, PACKED)
-    head = (tl.program_id(0) // tiles).to(tl.int64)
+    head = i_head.to(tl.int64)
     batch = i_batch.to(tl.int64)
 
     first_row = i_tile * BLOCK_M
@@ -95,23 +94,28 @@ def dq_kernel(
     begin, full, full_end, end = key_range(
         first_row, last_row, real_q_len, real_kv_len, window, CAUSAL, BLOCK_N
     )
+    FEW: tl.constexpr = few(BLOCK_N)
     bounds = (begin // BLOCK_N * BLOCK_N, full, full_end, end)
     for part in tl.static_range(3):  # masked tiles, tiles that every row sees whole, masked tiles
         if part > 0 or window is not None:
-            for first_key in tl.range(bounds[part], bounds[part + 1], BLOCK_N):
-                i_k = first_key + tl.arange(0, BLOCK_N)
+            for first_key in tl.range(bounds[part], bounds[part + 1], BLOCK_N if part == 1 else FEW):
+                i_k = first_key + tl.arange(0, BLOCK_N if part == 1 else FEW)
                 seen_by_some = ((i_k >= begin) & (i_k < end))[:, None]
                 key = (k_start + i_k.to(tl.int64))[:, None]
-                b_k = load_tile(
-                    p_k + key * k_strides[2] + dim[None, :] * k_strides[3],  # (N, D)
-                    in_dim[None, :], seen_by_some, BLOCK_D != HEAD_DIM, part != 1, COMPUTE,
-                )  # fmt: skip
-                b_v = load_tile(
-                    p_v + key * v_strides[2] + v_dim[None, :] * v_strides[3],  # (N, DV)
-                    in_v_dim[None, :], seen_by_some, BLOCK_DV != V_DIM, part != 1, COMPUTE,
-                )  # fmt: skip
+                if part == 1 and k_boxes is not None:
+                    b_k = load_box(k_boxes, i_batch, i_head // group, k_start + first_key, PACKED).to(COMPUTE)
+                    b_v = load_box(v_boxes, i_batch, i_head // group, k_start + first_key, PACKED).to(COMPUTE)
+                else:
+                    b_k = load_tile(
+                        p_k + key * k_strides[2] + dim[None, :] * k_strides[3],  # (N, D)
+                        in_dim[None, :], seen_by_some, BLOCK_D != HEAD_DIM, part != 1, COMPUTE,
+                    )  # fmt: skip
+                    b_v = load_tile(
+                        p_v + key * v_strides[2] + v_dim[None, :] * v_strides[3],  # (N, DV)
+                        in_v_dim[None, :], seen_by_some, BLOCK_DV != V_DIM, part != 1, COMPUTE,
+                    )  # fmt: skip
                 s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")  # (M, N)
-                s = scores(s, i_batch, head, i_q[:, None], i_k[None, :], scale, None, None)
+                s *= scale * LOG2_E
                 if part != 1:
                     seen = visible(i_q[:, None], i_k[None, :], real_q_len, real_kv_len, window, CAUSAL)
                     s = tl.where(seen, s, float("-inf"))
@@ -129,6 +133,7 @@ def dq_kernel(
 @triton.jit(do_not_specialize=["tiles", "batches", "group", "q_len", "kv_len", "window"])
 def dkdv_kernel(
     p_q, q_strides, p_k, k_strides, p_v, v_strides, p_do, do_strides,  # strides (batch, head, row, dim)
+    q_boxes, do_boxes,
     p_lse, p_delta, row_strides,  # strides (batch, head, row) of both; float32
     p_dk, dk_strides, p_dv, dv_strides,  # the last dimension contiguous
     p_q_lens, p_kv_lens,
@@ -137,11 +142,11 @@ def dkdv_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     CAUSAL: tl.constexpr, PACKED: tl.constexpr, COMPUTE: tl.constexpr,
 ):  # fmt: skip
-    # The first keys have the most queries under causal, and start first.
-    i_batch, i_tile = find_tile(tl.program_id(0) % tiles, p_kv_lens, batches, kv_len, BLOCK_N, PACKED)
+    i_kv_head, i_tile = find_head(tiles, False)  # under causal the first ones have the most queries
+    i_batch, i_tile = find_tile(i_tile, p_kv_lens, batches, kv_len, BLOCK_N, PACKED)
     q_start, real_q_len, _ = sequence(p_q_lens, i_batch, batches, q_len, PACKED)
     k_start, real_kv_len, k_rows = sequence(p_kv_lens, i_batch, batches, kv_len, PACKED)
-    kv_head = (tl.program_id(0) // tiles).to(tl.int64)
+    kv_head = i_kv_head.to(tl.int64)
     batch = i_batch.to(tl.int64)
 
     first_key = i_tile * BLOCK_N
@@ -172,31 +177,37 @@ def dkdv_kernel(
 
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
+    FEW: tl.constexpr = few(BLOCK_M)
     bounds = (begin // BLOCK_M * BLOCK_M, full, full_end, end)
     for i_head in tl.range(0, group):  # the query heads that read this KV head
-        head = kv_head * group + i_head
+        i_q_head = i_kv_head * group + i_head
+        head = i_q_head.to(tl.int64)
         p_q_head = p_q + batch * q_strides[0] + head * q_strides[1]
         p_do_head = p_do + batch * do_strides[0] + head * do_strides[1]
         p_row_head = batch * row_strides[0] + head * row_strides[1]
         for part in tl.static_range(3):  # masked tiles, tiles of queries that see every key, masked tiles
             if part > 0 or CAUSAL or window is not None:
-                for first_row in tl.range(bounds[part], bounds[part + 1], BLOCK_M):
-                    i_q = first_row + tl.arange(0, BLOCK_M)
+                for first_row in tl.range(bounds[part], bounds[part + 1], BLOCK_M if part == 1 else FEW):
+                    i_q = first_row + tl.arange(0, BLOCK_M if part == 1 else FEW)
                     real = i_q < real_q_len
                     row = q_start + i_q.to(tl.int64)
-                    b_q = load_tile(
-                        p_q_head + row[:, None] * q_strides[2] + dim[None, :] * q_strides[3],  # (M, D)
-                        in_dim[None, :], real[:, None], BLOCK_D != HEAD_DIM, part != 1, COMPUTE,
-                    )  # fmt: skip
-                    b_do = load_tile(
-                        p_do_head + row[:, None] * do_strides[2] + v_dim[None, :] * do_strides[3],  # (M, DV)
-                        in_v_dim[None, :], real[:, None], BLOCK_DV != V_DIM, part != 1, COMPUTE,
-                    )  # fmt: skip
+                    if part == 1 and q_boxes is not None:
+                        b_q = load_box(q_boxes, i_batch, i_q_head, q_start + first_row, PACKED).to(COMPUTE)
+                        b_do = load_box(do_boxes, i_batch, i_q_head, q_start + first_row, PACKED).to(COMPUTE)
+                    else:
+                        b_q = load_tile(
+                            p_q_head + row[:, None] * q_strides[2] + dim[None, :] * q_strides[3],  # (M, D)
+                            in_dim[None, :], real[:, None], BLOCK_D != HEAD_DIM, part != 1, COMPUTE,
+                        )  # fmt: skip
+                        b_do = load_tile(
+                            p_do_head + row[:, None] * do_strides[2] + v_dim[None, :] * do_strides[3],  # (M, DV)
+                            in_v_dim[None, :], real[:, None], BLOCK_DV != V_DIM, part != 1, COMPUTE,
+                        )  # fmt: skip
                     p_row = p_row_head + row * row_strides[2]
                     shift = load_shift(p_lse + p_row, real)[None, :]
                     delta = tl.load(p_delta + p_row, mask=real, other=0.0)[None, :]
                     s = tl.dot(b_k, tl.trans(b_q), input_precision="ieee")  # (N, M): transposed
-                    s = scores(s, i_batch, head, i_q[None, :], i_k[:, None], scale, None, None)
+                    s *= scale * LOG2_E
                     if part != 1:
                         seen = visible(i_q[None, :], i_k[:, None], real_q_len, real_kv_len, window, CAUSAL)
                         s = tl.where(seen, s, float("-inf"))
@@ -230,13 +241,18 @@ def launch(q, k, v, o, lse, do, dq, dk, dv, options, tiles):
     q_programs = host.check_grid("q", q_tiles * heads)
     k_programs = host.check_grid("k", k_tiles * kv_heads)
 
-    inputs = (q, q.stride(), k, k.stride(), v, v.stride(), do, do.stride(), lse, delta, lse.stride())
+    inputs = (q, q.stride(), k, k.stride(), v, v.stride(), do, do.stride())
+    rows = (lse, delta, lse.stride())
     lens = (options.q_lens, options.kv_lens)
     sizes = (batch, heads // kv_heads, q_len, kv_len, options.scale, options.window)
     constants = {
         "HEAD_DIM": head_dim, "V_DIM": v_dim, "BLOCK_D": host.padded(head_dim), "BLOCK_DV": host.padded(v_dim),
         "CAUSAL": options.causal, "PACKED": options.packed, "COMPUTE": host.compute_dtype(q, dq_kernel),
     }  # fmt: skip
+
+    def both(x, y, block):
+        found = tuple(host.boxes(tensor, block, options) for tensor in (x, y))
+        return (None, None) if None in found else found
 
     def chosen(tiles):
         return constants | {
@@ -249,8 +265,11 @@ def launch(q, k, v, o, lse, do, dq, dk, dv, options, tiles):
                 o, o.stride(), do, do.stride(), delta, delta.stride(), options.q_lens, q_tiles, batch, q_len,
                 V_DIM=v_dim, BLOCK_M=dq_tiles.block_m, BLOCK_DV=host.padded(v_dim), PACKED=options.packed,
             )  # fmt: skip
-            dq_kernel[(q_programs,)](*inputs, dq, dq.stride(), *lens, q_tiles, *sizes, **chosen(dq_tiles))
+            dq_kernel[(q_programs,)](
+                *inputs, *both(k, v, dq_tiles.block_n), *rows, dq, dq.stride(), *lens, q_tiles, *sizes, **chosen(dq_tiles)
+            )  # fmt: skip
         if k_programs:
             dkdv_kernel[(k_programs,)](
-                *inputs, dk, dk.stride(), dv, dv.stride(), *lens, k_tiles, *sizes, **chosen(dkdv_tiles)
-            )
+                *inputs, *both(q, do, dkdv_tiles.block_m), *rows, dk, dk.stride(), dv, dv.stride(), *lens, k_tiles, *sizes,
+                **chosen(dkdv_tiles),
+            )  # fmt: skip

@@ -15,21 +15,11 @@ import triton.language as tl
 from kernels.reference.arguments import check_dense_shapes, positive_int
 
 from . import host, merge
-from .online import drop_unseen, finish, key_range, load_tile, scores, softmax_step, visible
+from .online import LOG2_E, drop_unseen, finish, key_range, load_tile, scores, softmax_step, visible
 
 
 @triton.jit(
-    do_not_specialize=[
-        "row_tiles",
-        "splits",
-        "heads",
-        "kv_heads",
-        "group",
-        "q_len",
-        "kv_len",
-        "blocks",
-        "window",
-    ]
+    do_not_specialize=["row_tiles", "splits", "kv_heads", "group", "q_len", "kv_len", "blocks", "window"]
 )
 def decode_kernel(
     p_q, q_strides,  # strides (batch, head, row, dim), in elements
@@ -44,7 +34,7 @@ def decode_kernel(
     scale, window, aux,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, PAGE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    CAUSAL: tl.constexpr, SCORE_MOD: tl.constexpr, COMPUTE: tl.constexpr,
+    CAUSAL: tl.constexpr, SCORE_MOD: tl.constexpr, FOLD_SCALE: tl.constexpr, COMPUTE: tl.constexpr,
 ):  # fmt: skip
     i_tile = tl.program_id(0) % row_tiles
     i_split = tl.program_id(0) // row_tiles % splits
@@ -77,6 +67,7 @@ def decode_kernel(
     p_v += kv_head * v_strides[2] + i_dv.to(tl.int64)[None, :] * v_strides[3]
     if p_k_descale is not None:
         scale *= tl.load(p_k_descale + kv_head)
+    factor = scale * LOG2_E if FOLD_SCALE else LOG2_E
 
     # This split's share of the tiles of keys that some row sees.
     first_q = i_tile * BLOCK_M // group
@@ -122,7 +113,7 @@ def decode_kernel(
                 )  # fmt: skip
                 s = tl.dot(b_q, b_k, input_precision="ieee")  # (M, N)
                 real_k = tl.minimum(i_k, real_kv_len - 1)[None, :]
-                s = scores(s, i_batch, i_head[:, None], i_q[:, None], real_k, scale, aux, SCORE_MOD)
+                s = scores(s, i_batch, i_head[:, None], i_q[:, None], real_k, scale, aux, SCORE_MOD, FOLD_SCALE)
                 if part != 1:
                     seen = visible(i_q[:, None], i_k[None, :], q_len, real_kv_len, window, CAUSAL)
                     s = tl.where(seen, s, float("-inf"))
@@ -132,7 +123,7 @@ def decode_kernel(
                 )  # fmt: skip
                 if SCORE_MOD is not None:
                     b_v = drop_unseen(b_v, s)
-                m, l, o = softmax_step(m, l, o, s, b_v)
+                m, l, o = softmax_step(m, l, o, s, b_v, factor)
 
     o, lse = finish(m, l, o, there)
     if p_v_descale is not None:
@@ -204,7 +195,7 @@ def _decode(q, k_cache, v_cache, block_table, kv_len, splits, k_descale, v_desca
         for name, x, cache in (("k_descale", k_descale, k_cache), ("v_descale", v_descale, v_cache))
     ]
     kv_heads = k_cache.shape[2]
-    tiles = host.decode_tiles(q, k_cache, v_cache)
+    tiles = host.decode_tiles(q, k_cache, v_cache, block_table is not None)
     if splits is None:
         row_tiles = triton.cdiv(q.shape[1] // kv_heads * q.shape[2], tiles.block_m)
         splits = host.choose_splits(
@@ -246,6 +237,7 @@ def launch(q, k_cache, v_cache, block_table, kv_len, k_descale, v_descale, os, l
             HEAD_DIM=head_dim, V_DIM=v_dim, PAGE=page if block_table is not None else 1,
             BLOCK_M=tiles.block_m, BLOCK_N=tiles.block_n,
             BLOCK_D=host.padded(head_dim), BLOCK_DV=host.padded(v_dim),
-            CAUSAL=options.causal, SCORE_MOD=options.score_mod, COMPUTE=host.compute_dtype(q, decode_kernel),
+            CAUSAL=options.causal, SCORE_MOD=options.score_mod,
+            FOLD_SCALE=host.folds_scale(options, k_descale), COMPUTE=host.compute_dtype(q, decode_kernel),
             num_warps=tiles.warps, num_stages=tiles.stages,
         )  # fmt: skip

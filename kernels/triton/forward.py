@@ -10,33 +10,41 @@ import triton
 import triton.language as tl
 
 from . import host
-from .online import drop_unseen, finish, key_range, load_tile, scores, softmax_step, visible
-from .sequences import find_tile, sequence
+from .online import (
+    LOG2_E,
+    drop_unseen,
+    few,
+    finish,
+    key_range,
+    load_box,
+    load_tile,
+    scores,
+    softmax_step,
+    visible,
+)
+from .sequences import find_head, find_tile, sequence
 
 
 # Sizes that change from call to call are not specialised: one compiled kernel serves them all.
-@triton.jit(do_not_specialize=["tiles", "batches", "heads", "group", "q_len", "kv_len", "window"])
+@triton.jit(do_not_specialize=["tiles", "batches", "group", "q_len", "kv_len", "window"])
 def forward_kernel(
     p_q, q_strides,  # strides (batch, head, row, dim), in elements
     p_k, k_strides,
     p_v, v_strides,
+    k_boxes, v_boxes,  # K and V once more, as `host.boxes` gives them; or None
     p_o, o_strides,  # the last dimension contiguous
     p_lse, lse_strides,  # strides (batch, head, row); float32
     p_q_lens, p_kv_lens,  # int32, as `sequence` takes them
     p_descales,  # float32 (2, kv_heads), factors of scores and of values; or None
-    tiles, batches, heads, group, q_len, kv_len,  # tiles a head; query heads a KV head; longest lengths
+    tiles, batches, group, q_len, kv_len,  # tiles a head; query heads a KV head; longest lengths
     scale, window, aux,  # window: int or None; aux: what SCORE_MOD reads
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    CAUSAL: tl.constexpr, PACKED: tl.constexpr, SCORE_MOD: tl.constexpr,
+    STAGES: tl.constexpr, CAUSAL: tl.constexpr, PACKED: tl.constexpr, SCORE_MOD: tl.constexpr,
+    FOLD_SCALE: tl.constexpr,  # for a positive scale that nothing else changes: see `scores`
     COMPUTE: tl.constexpr,  # the dtype of the products
 ):  # fmt: skip
-    # Everything lies on grid axis x, the only one that can pass 65,535; the tiles of a head are neighbours,
-    # and under causal the last ones, which have the most keys, start first.
-    i_tile = tl.program_id(0) % tiles
-    i_head = tl.program_id(0) // tiles
-    if CAUSAL:
-        i_tile = tiles - 1 - i_tile
+    i_head, i_tile = find_head(tiles, CAUSAL)  # under causal the last ones have the most keys
     i_batch, i_tile = find_tile(i_tile, p_q_lens, batches, q_len, BLOCK_M, PACKED)
     q_start, real_q_len, q_rows = sequence(p_q_lens, i_batch, batches, q_len, PACKED)
     k_start, real_kv_len, _ = sequence(p_kv_lens, i_batch, batches, kv_len, PACKED)
@@ -56,11 +64,9 @@ def forward_kernel(
     p_v += batch * v_strides[0] + head // group * v_strides[1]
     p_qt = p_q + row[:, None] * q_strides[2] + i_d.to(tl.int64)[None, :] * q_strides[3]
     b_q = load_tile(p_qt, in_dim[None, :], i_q[:, None] < real_q_len, BLOCK_D != HEAD_DIM, True, COMPUTE)
-    p_k += i_d.to(tl.int64)[:, None] * k_strides[3]
-    p_v += i_dv.to(tl.int64)[None, :] * v_strides[3]
-
     if p_descales is not None:
         scale *= tl.load(p_descales + head // group)
+    factor = scale * LOG2_E if FOLD_SCALE else LOG2_E
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
     o = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
@@ -68,35 +74,47 @@ def forward_kernel(
     begin, full, full_end, end = key_range(
         first_row, last_row, real_q_len, real_kv_len, window, CAUSAL, BLOCK_N
     )
+    FEW: tl.constexpr = few(BLOCK_N)
     bounds = (begin // BLOCK_N * BLOCK_N, full, full_end, end)
     for part in tl.static_range(3):  # masked tiles, tiles that every row sees whole, masked tiles
         if part > 0 or window is not None:
-            for first_key in tl.range(bounds[part], bounds[part + 1], BLOCK_N):
-                i_k = first_key + tl.arange(0, BLOCK_N)
+            for first_key in tl.range(
+                bounds[part], bounds[part + 1], BLOCK_N if part == 1 else FEW,
+                num_stages=STAGES if part == 1 else STAGES * BLOCK_N // FEW,  # as many bytes on their way
+            ):  # fmt: skip
+                i_k = first_key + tl.arange(0, BLOCK_N if part == 1 else FEW)
                 seen_by_some = (i_k >= begin) & (i_k < end)
                 key = k_start + i_k.to(tl.int64)
-                b_k = load_tile(
-                    p_k + key[None, :] * k_strides[2],  # (D, N): K transposed
-                    in_dim[:, None], seen_by_some[None, :], BLOCK_D != HEAD_DIM, part != 1, COMPUTE,
-                )  # fmt: skip
+                if part == 1 and k_boxes is not None:
+                    b_k = (
+                        load_box(k_boxes, i_batch, i_head // group, k_start + first_key, PACKED).to(COMPUTE).T
+                    )
+                else:
+                    b_k = load_tile(
+                        p_k + key[None, :] * k_strides[2] + i_d.to(tl.int64)[:, None] * k_strides[3],  # (D, N): K transposed
+                        in_dim[:, None], seen_by_some[None, :], BLOCK_D != HEAD_DIM, part != 1, COMPUTE,
+                    )  # fmt: skip
                 s = tl.dot(b_q, b_k, input_precision="ieee")  # (M, N)
                 real_q = tl.minimum(i_q, real_q_len - 1)[:, None]
                 real_k = tl.minimum(i_k, real_kv_len - 1)[None, :]
-                s = scores(s, i_batch, i_head, real_q, real_k, scale, aux, SCORE_MOD)
+                s = scores(s, i_batch, i_head, real_q, real_k, scale, aux, SCORE_MOD, FOLD_SCALE)
                 if part != 1:
                     seen = visible(i_q[:, None], i_k[None, :], real_q_len, real_kv_len, window, CAUSAL)
                     s = tl.where(seen, s, float("-inf"))
-                b_v = load_tile(
-                    p_v + key[:, None] * v_strides[2],  # (N, DV)
-                    in_v_dim[None, :], seen_by_some[:, None], BLOCK_DV != V_DIM, part != 1, COMPUTE,
-                )  # fmt: skip
+                if part == 1 and v_boxes is not None:
+                    b_v = load_box(v_boxes, i_batch, i_head // group, k_start + first_key, PACKED).to(COMPUTE)
+                else:
+                    b_v = load_tile(
+                        p_v + key[:, None] * v_strides[2] + i_dv.to(tl.int64)[None, :] * v_strides[3],  # (N, DV)
+                        in_v_dim[None, :], seen_by_some[:, None], BLOCK_DV != V_DIM, part != 1, COMPUTE,
+                    )  # fmt: skip
                 if SCORE_MOD is not None:
                     b_v = drop_unseen(b_v, s)
-                m, l, o = softmax_step(m, l, o, s, b_v)
+                m, l, o = softmax_step(m, l, o, s, b_v, factor)
 
     o, lse = finish(m, l, o, i_q < real_q_len)
     if p_descales is not None:
-        o *= tl.load(p_descales + heads // group + head // group)
+        o *= tl.load(p_descales + tl.num_programs(0) // tiles // group + head // group)
     there = i_q < q_rows
     p_lse += batch * lse_strides[0] + head * lse_strides[1] + row * lse_strides[2]
     p_o += batch * o_strides[0] + head * o_strides[1]
@@ -118,14 +136,15 @@ def launch(q, k, v, o, lse, options, tiles, descales=None):
     q, k, v = (host.as_loaded(x) for x in (q, k, v))
     with host.on_device(q):
         forward_kernel[(programs,)](
-            q, q.stride(), k, k.stride(), v, v.stride(), o, o.stride(), lse, lse.stride(),
+            q, q.stride(), k, k.stride(), v, v.stride(),
+            *(host.boxes(x, tiles.block_n, options) for x in (k, v)), o, o.stride(), lse, lse.stride(),
             options.q_lens, options.kv_lens, descales,
-            tiles_a_head, batch, heads, heads // kv_heads, q_len, kv_len,
+            tiles_a_head, batch, heads // kv_heads, q_len, kv_len,
             options.scale, options.window, options.aux,
             HEAD_DIM=head_dim, V_DIM=v_dim,
             BLOCK_M=tiles.block_m, BLOCK_N=tiles.block_n,
             BLOCK_D=host.padded(head_dim), BLOCK_DV=host.padded(v_dim),
-            CAUSAL=options.causal, PACKED=options.packed, SCORE_MOD=options.score_mod,
-            COMPUTE=host.compute_dtype(q, forward_kernel),
+            STAGES=tiles.stages, CAUSAL=options.causal, PACKED=options.packed, SCORE_MOD=options.score_mod,
+            FOLD_SCALE=host.folds_scale(options, descales), COMPUTE=host.compute_dtype(q, forward_kernel),
             num_warps=tiles.warps, num_stages=tiles.stages,
         )  # fmt: skip

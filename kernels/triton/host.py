@@ -8,6 +8,7 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.reference import arguments as reference
 from kernels.reference.arguments import check_paged_shapes, check_window, finite_number, scale_or_default
@@ -29,25 +30,25 @@ class Tiles(NamedTuple):
 
 # (largest head_dim served, bytes an element of q) -> tiles, where shared memory allows.
 TILES = {
-    (64, 2): Tiles(128, 64, 4, 3),
-    (128, 2): Tiles(128, 64, 8, 3),
-    (256, 2): Tiles(64, 64, 8, 2),
+    (64, 2): Tiles(64, 128, 4, 2),
+    (128, 2): Tiles(128, 64, 4, 2),
+    (256, 2): Tiles(128, 64, 8, 2),
     (64, 4): Tiles(64, 32, 8, 2),
     (128, 4): Tiles(32, 16, 4, 2),
     (256, 4): Tiles(16, 32, 8, 2),
 }
 # The same for the two backward kernels. A program of the first keeps its queries, of the second its keys.
 DQ_TILES = {
-    (64, 2): Tiles(128, 64, 8, 2),
-    (128, 2): Tiles(128, 64, 8, 2),
+    (64, 2): Tiles(128, 64, 8, 3),
+    (128, 2): Tiles(128, 64, 8, 3),
     (256, 2): Tiles(64, 32, 8, 2),
     (64, 4): Tiles(32, 32, 4, 1),
     (128, 4): Tiles(32, 16, 4, 1),
     (256, 4): Tiles(16, 16, 4, 1),
 }
 DKDV_TILES = {
-    (64, 2): Tiles(64, 128, 8, 2),
-    (128, 2): Tiles(64, 128, 8, 2),
+    (64, 2): Tiles(128, 64, 4, 2),
+    (128, 2): Tiles(64, 64, 4, 2),
     (256, 2): Tiles(32, 64, 8, 2),
     (64, 4): Tiles(32, 32, 4, 1),
     (128, 4): Tiles(16, 32, 4, 1),
@@ -55,15 +56,15 @@ DKDV_TILES = {
 }
 # The same for decoding: block_m is the most, and smaller groups take less. Below 64: see `choose_tiles`.
 DECODE_TILES = {
-    (64, 2): Tiles(32, 64, 4, 3),
-    (128, 2): Tiles(32, 64, 4, 3),
+    (64, 2): Tiles(32, 64, 2, 5),
+    (128, 2): Tiles(32, 64, 2, 5),
     (256, 2): Tiles(32, 32, 4, 3),
     (64, 4): Tiles(32, 32, 4, 2),
     (128, 4): Tiles(32, 32, 4, 2),
     (256, 4): Tiles(16, 32, 8, 2),
 }
 PROGRAMS_A_MULTIPROCESSOR = 2  # of the decode kernel, at a time
-MOST_SPLITS = 128
+MOST_SPLITS = 256
 
 
 class Options(NamedTuple):
@@ -265,6 +266,32 @@ def aligned(x):
     return last == 1 and all(s % 16 == 0 for s in outer) and x.data_ptr() % 16 == 0 and x.shape[3] % 8 == 0
 
 
+def folds_scale(options, descales):
+    """Whether the softmax step can scale the scores: max(s) * scale is the maximum of s * scale for a positive
+    scale that is known here, and -inf * scale is -inf if it doesn't vanish in float32."""
+    return options.score_mod is None and descales is None and options.scale > 1e-30
+
+
+def boxes(x, rows, options):
+    """x (batch, heads, length, dim) as Hopper's copy engine (TMA) takes it, in boxes of `rows` rows of one head;
+    None where the card has no such engine, or where Triton has to see to x itself on its way to the products.
+
+    One thread asks for a whole tile, and no other has addresses to compute. What of a box lies outside of x is 0.
+    """
+    if x.element_size() != 2 or options.score_mod is not None or not has_boxes(x.device) or not aligned(x):
+        return None
+    shape = (1, *x.shape[1:]) if options.packed else x.shape
+    # Along an axis of size 1 nobody steps; torch may call such a stride anything.
+    strides = [stride if size > 1 else 16 for size, stride in zip(shape, x.stride(), strict=True)]
+    if 0 in shape or min(strides) <= 0:
+        return None
+    return TensorDescriptor(x, list(shape), [*strides[:3], 1], [1, 1, rows, padded(x.shape[3])])
+
+
+def has_boxes(device):
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (9, 0)
+
+
 def forward_tiles(q, k, v, score_mod=None):
     """Tiles of the forward kernel for these tensors on their device."""
     # What a score_mod hides is taken out of V in registers, on its way to the products.
@@ -289,10 +316,11 @@ def backward_tiles(q, k, v, do):
     return tuple(found)
 
 
-def decode_tiles(q, k_cache, v_cache):
+def decode_tiles(q, k_cache, v_cache, paged):
     """Tiles of the decode kernel: rows enough for a group of query heads, where that is not too many."""
     tiles = choose_tiles(
-        DECODE_TILES, q.shape[3], v_cache.shape[3], q.element_size(), shared_memory(q.device)
+        DECODE_TILES, q.shape[3], v_cache.shape[3], q.element_size(), shared_memory(q.device),
+        need=paged_bytes if paged else shared_bytes,
     )  # fmt: skip
     rows = q.shape[1] // k_cache.shape[2] * q.shape[2]
     return tiles._replace(block_m=min(tiles.block_m, padded(rows)))
@@ -326,18 +354,26 @@ def choose_tiles(table, head_dim, v_dim, itemsize, shared_memory, direct=True, n
 
 
 def shared_bytes(tiles, block_d, block_dv, itemsize):
-    """Bytes of shared memory of one program: queries, probabilities, and K and V once a stage."""
+    """Bytes of shared memory of one program, at most: queries, and K and V once a stage. float32 products take
+    the probabilities from there too; others have them in registers."""
     query = tiles.block_m * block_d
-    probabilities = tiles.block_m * tiles.block_n
     keys_and_values = tiles.stages * tiles.block_n * (block_d + block_dv)
-    return itemsize * (query + probabilities + keys_and_values)
+    probabilities = tiles.block_m * tiles.block_n if itemsize == 4 else 0
+    return itemsize * (query + keys_and_values + probabilities)
+
+
+def paged_bytes(tiles, block_d, block_dv, itemsize):
+    """The same where a table says where the keys are: Triton spends every second stage on the table's entries, so
+    that only half of the stages hold keys."""
+    return shared_bytes(tiles._replace(stages=(tiles.stages + 1) // 2), block_d, block_dv, itemsize)
 
 
 def backward_bytes(tiles, block_d, block_dv, itemsize):
     """The same for either backward kernel: two tiles that stay, two a stage, probabilities and their gradient."""
     kept = max(tiles.block_m, tiles.block_n) * (block_d + block_dv)
     passing = tiles.stages * min(tiles.block_m, tiles.block_n) * (block_d + block_dv)
-    return itemsize * (kept + passing + 2 * tiles.block_m * tiles.block_n)
+    probabilities = 2 * tiles.block_m * tiles.block_n if itemsize == 4 else 0
+    return itemsize * (kept + passing + probabilities)
 
 
 def choose_splits(programs, tiles, multiprocessors):

@@ -13,28 +13,7 @@ import triton.language as tl
 from . import host
 from .online import LOG2_E, finish
 
-ROWS = 4  # rows a program
-
-
-@triton.jit
-def merge_states(m, l, o, m_b, l_b, o_b):
-    """Two states over different keys, in units of log 2, as one. m, l: (M,), o: (M, DV)."""
-    m_new = tl.maximum(m, m_b)
-    shift = tl.where(m_new == float("-inf"), 0.0, m_new)
-    weight = tl.exp2(m - shift)
-    weight_b = tl.exp2(m_b - shift)
-    return m_new, weight * l + weight_b * l_b, weight[:, None] * o + weight_b[:, None] * o_b
-
-
-@triton.jit
-def load_result(p_o, o_stride, p_lse, there, V_DIM: tl.constexpr, BLOCK_DV: tl.constexpr):
-    """The state of results at p_o (M,), p_lse (M,); o_stride: between the numbers of one output."""
-    i_dv = tl.arange(0, BLOCK_DV)
-    m = tl.load(p_lse, mask=there, other=float("-inf")).to(tl.float32) * LOG2_E
-    some = m != float("-inf")
-    p_o = p_o[:, None] + i_dv.to(tl.int64)[None, :] * o_stride
-    o = tl.load(p_o, mask=some[:, None] & (i_dv[None, :] < V_DIM), other=0.0)
-    return m, tl.where(some, 1.0, 0.0), o.to(tl.float32)
+PARTS = 128  # the most parts that are taken in at once
 
 
 @triton.jit
@@ -44,6 +23,35 @@ def row_offset(i_row, strides, heads, q_len):
     return row // q_len // heads * strides[0] + row // q_len % heads * strides[1] + row % q_len * strides[2]
 
 
+@triton.jit
+def merge_step(
+    m, l, o, p_lse, lse_stride, p_o, o_strides, there, first, parts, V_DIM: tl.constexpr, PARTS: tl.constexpr
+):
+    """Take the next results into the states m, l (M,), o (M, DV), m in units of log 2.
+
+    It is `online.softmax_step` once more: each result (o, lse) weighs exp(lse) as a key weighs exp(score).
+    p_lse, p_o: (M,) pointers to the rows of part 0; lse_stride, o_strides: from part to part (of o: and dim).
+    """
+    i_part = first + tl.arange(0, PARTS)
+    i_dv = tl.arange(0, o.shape[1])
+    real = there[:, None] & (i_part < parts)[None, :]
+    part = i_part.to(tl.int64)[None, :]
+    s = tl.load(p_lse[:, None] + part * lse_stride, mask=real, other=float("-inf")).to(tl.float32) * LOG2_E
+    # What has seen no key may hold anything.
+    some = (s != float("-inf"))[:, :, None] & (i_dv < V_DIM)[None, None, :]
+    p_o = (
+        p_o[:, None, None] + part[:, :, None] * o_strides[0] + i_dv.to(tl.int64)[None, None, :] * o_strides[1]
+    )
+    b_o = tl.load(p_o, mask=some, other=0.0).to(tl.float32)
+    m_new = tl.maximum(m, tl.max(s, 1))
+    shift = tl.where(m_new == float("-inf"), 0.0, m_new)
+    correction = tl.exp2(m - shift)
+    p = tl.exp2(s - shift[:, None])
+    l = l * correction + tl.sum(p, 1)
+    o = o * correction[:, None] + tl.sum(p[:, :, None] * b_o, 1)
+    return m_new, l, o
+
+
 @triton.jit(do_not_specialize=["heads", "q_len", "rows", "parts"])
 def merge_kernel(
     p_o_a, o_a_strides, p_lse_a, lse_a_strides,  # strides (batch, head, row) of lse; of o, (.., dim) too
@@ -51,29 +59,26 @@ def merge_kernel(
     part_strides,  # from part to part of o_b and of lse_b
     p_o, o_strides, p_lse, lse_strides,
     heads, q_len, rows, parts,
-    V_DIM: tl.constexpr, BLOCK_DV: tl.constexpr, ROWS: tl.constexpr,
+    V_DIM: tl.constexpr, BLOCK_DV: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Merge result a (or nothing, where it is None) with `parts` results b, in their order."""
+    """Merge result a (or nothing, where it is None) with `parts` results b, PARTS of them at a time."""
     i_row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     there = i_row < rows
     i_dv = tl.arange(0, BLOCK_DV)
-    if p_o_a is None:
-        m = tl.full([ROWS], float("-inf"), tl.float32)
-        l = tl.zeros([ROWS], tl.float32)
-        o = tl.zeros([ROWS, BLOCK_DV], tl.float32)
-    else:
+    m = tl.full([ROWS], float("-inf"), tl.float32)
+    l = tl.zeros([ROWS], tl.float32)
+    o = tl.zeros([ROWS, BLOCK_DV], tl.float32)
+    if p_o_a is not None:
         p_o_a += row_offset(i_row, o_a_strides, heads, q_len)
         p_lse_a += row_offset(i_row, lse_a_strides, heads, q_len)
-        m, l, o = load_result(p_o_a, o_a_strides[3], p_lse_a, there, V_DIM, BLOCK_DV)
+        m, l, o = merge_step(m, l, o, p_lse_a, 0, p_o_a, (0, o_a_strides[3]), there, 0, 1, V_DIM, 1)
     p_o_b += row_offset(i_row, o_b_strides, heads, q_len)
     p_lse_b += row_offset(i_row, lse_b_strides, heads, q_len)
-    for part in tl.range(0, parts):
-        i_part = tl.cast(part, tl.int64)
-        m_b, l_b, o_b = load_result(
-            p_o_b + i_part * part_strides[0], o_b_strides[3], p_lse_b + i_part * part_strides[1], there,
-            V_DIM, BLOCK_DV,
+    for first in tl.range(0, parts, PARTS):
+        m, l, o = merge_step(
+            m, l, o, p_lse_b, part_strides[1], p_o_b, (part_strides[0], o_b_strides[3]), there, first, parts,
+            V_DIM, PARTS,
         )  # fmt: skip
-        m, l, o = merge_states(m, l, o, m_b, l_b, o_b)
     o, lse = finish(m, l, o, there)
     p_lse += row_offset(i_row, lse_strides, heads, q_len)
     p_o += row_offset(i_row, o_strides, heads, q_len)
@@ -133,7 +138,9 @@ def launch(a, parts, o, lse):
     a_o, a_lse = a or (None, None)
     batch, heads, q_len, v_dim = o.shape
     rows = batch * heads * q_len
-    programs = host.check_grid("o", triton.cdiv(rows, ROWS))
+    at_once = min(PARTS, triton.next_power_of_2(len(os)))
+    rows_a_program = max(1, 8 // at_once)
+    programs = host.check_grid("o", triton.cdiv(rows, rows_a_program))
     if programs == 0:
         return
     with host.on_device(o):
@@ -142,5 +149,6 @@ def launch(a, parts, o, lse):
             os, os.stride()[1:], lses, lses.stride()[1:], (os.stride(0), lses.stride(0)),
             o, o.stride(), lse, lse.stride(),
             heads, q_len, rows, len(os),
-            V_DIM=v_dim, BLOCK_DV=host.padded(v_dim), ROWS=ROWS,
+            V_DIM=v_dim, BLOCK_DV=host.padded(v_dim), ROWS=rows_a_program, PARTS=at_once,
+            num_warps=8 if at_once > 32 else 4,
         )  # fmt: skip

@@ -1,7 +1,7 @@
 """What every attention kernel shares: the online-softmax step, the mask, and which tiles need it.
 
 The letters are those of `kernels.reference.state`: m running maximum, l running sum, o accumulator.
-Inside a kernel m is in units of log 2 (exp2 is what the hardware has): `scores` multiplies by log2(e), and
+Inside a kernel m is in units of log 2 (exp2 is what the hardware has): the factor of the scores holds log2(e), and
 `finish` converts to the natural log at the boundary.
 """
 
@@ -15,34 +15,39 @@ LOG_2: tl.constexpr = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
-def softmax_step(m, l, o, s, b_v):
-    """Take in one tile of scores s (M, N), -inf where masked, and values b_v (N, DV); return the state.
+def scores(
+    products, batch, head, i_q, i_k, scale, aux, SCORE_MOD: tl.constexpr, FOLD_SCALE: tl.constexpr
+):  # fmt: skip
+    """Products of queries and keys as scores, changed by SCORE_MOD if there is one; under FOLD_SCALE they are not
+    scaled, and `softmax_step` does it with its factor, in one instruction with the subtraction.
 
-    m, l: (M,) float32; o: (M, DV) float32. A row that has seen no key keeps m = -inf, and its shift is 0,
-    for -inf - (-inf) is NaN.
+    The indices are those of tokens that exist: what lies at them in memory may be read.
     """
-    m_new = tl.maximum(m, tl.max(s, 1))
+    if FOLD_SCALE:
+        s = products
+    elif SCORE_MOD is None:
+        s = products * scale
+    else:
+        s = SCORE_MOD(products * scale, batch, head, i_q, i_k, aux)
+    return s
+
+
+@triton.jit
+def softmax_step(m, l, o, s, b_v, factor):
+    """Take in one tile of scores factor * s (M, N), -inf where masked, and values b_v (N, DV); return the state.
+
+    m, l: (M,) float32; o: (M, DV) float32; factor > 0. A row that has seen no key keeps m = -inf, and its shift
+    is 0, for -inf - (-inf) is NaN.
+    """
+    m_new = tl.maximum(m, tl.max(s, 1) * factor)
     shift = tl.where(m_new == float("-inf"), 0.0, m_new)
     correction = tl.exp2(m - shift)
-    p = tl.exp2(s - shift[:, None])
+    p = tl.exp2(s * factor - shift[:, None])  # one fused multiply-add a score
     l = l * correction + tl.sum(p, 1)
     o = o * correction[:, None]
     # "ieee": a float32 product is done in float32, not in TF32. It changes nothing for float16 and bfloat16.
     o = tl.dot(p.to(b_v.dtype), b_v, o, input_precision="ieee")
     return m_new, l, o
-
-
-@triton.jit
-def scores(products, batch, head, i_q, i_k, scale, aux, SCORE_MOD: tl.constexpr):
-    """Products of queries and keys as scores in units of log 2, changed by SCORE_MOD if there is one.
-
-    The indices are those of tokens that exist: what lies at them in memory may be read.
-    """
-    if SCORE_MOD is None:
-        s = products * (scale * LOG2_E)
-    else:
-        s = SCORE_MOD(products * scale, batch, head, i_q, i_k, aux) * LOG2_E
-    return s
 
 
 @triton.jit
@@ -112,6 +117,13 @@ def span(first, last, offset, length, before, after, BLOCK: tl.constexpr):
     return begin, full, full_end, end
 
 
+@triton.constexpr_function
+def few(block):
+    """How many items a masked tile takes where an unmasked one takes `block`. The masks and addresses of a whole
+    tile would need more registers than the loop that does the work, and the fewer, the less of it is hidden."""
+    return min(block, 32)
+
+
 @triton.jit
 def load_tile(pointers, in_dim, in_len, PADDED: tl.constexpr, MASKED: tl.constexpr, dtype: tl.constexpr):
     """What lies inside, and 0 elsewhere: whatever memory holds there, 0 * NaN would be NaN."""
@@ -126,6 +138,15 @@ def load_tile(pointers, in_dim, in_len, PADDED: tl.constexpr, MASKED: tl.constex
     if b.dtype == tl.uint8:
         b = from_e4m3(b)
     return b.to(dtype)
+
+
+@triton.jit
+def load_box(boxes, batch, head, row, PACKED: tl.constexpr):
+    """The tile of `host.boxes` that begins at this row: (rows, dim)."""
+    if PACKED:
+        batch = 0  # all sequences lie in one
+    box = boxes.load([batch, head, row, 0])
+    return box.reshape(box.shape[2], box.shape[3])
 
 
 @triton.jit

@@ -1,7 +1,27 @@
-"""Where a program finds its sequence: padded batches with lengths, and packed batches with cu_seqlens."""
+"""Where a program finds its work: its head, its tile, and its sequence in a padded or a packed batch."""
 
 import triton
 import triton.language as tl
+
+HEADS_TOGETHER: tl.constexpr = tl.constexpr(8)
+
+
+@triton.jit
+def find_head(tiles, REVERSED: tl.constexpr):
+    """(head, number of the tile) of this program; every head has `tiles` of them, in this order or REVERSED.
+
+    Everything lies on grid axis 0, the only one that can pass 65,535. A few heads take turns: their keys fit in
+    the L2, and where tiles differ in work, which causal does to them, the last to start are the smallest of
+    several heads and not one head's whole range, so that the multiprocessors finish together.
+    """
+    program = tl.program_id(0)
+    first = program // tiles // HEADS_TOGETHER * HEADS_TOGETHER
+    width = tl.minimum(tl.num_programs(0) // tiles - first, HEADS_TOGETHER)
+    turn = program - first * tiles
+    tile = turn // width
+    if REVERSED:
+        tile = tiles - 1 - tile
+    return first + turn % width, tile
 
 
 @triton.jit

@@ -35,7 +35,7 @@ def assert_fits(results):
 def test_a_few_kernels_compile_for_cards_that_are_not_here(tmp_path):
     results = compiled(tmp_path)
     assert_fits(results)
-    assert {r["card"] for r in results} == {80, 86, 90}
+    assert {r["card"] for r in results} == {80, 86, 89, 90}
     assert {r["kernel"] for r in results} == {
         "forward_kernel", "delta_kernel", "dq_kernel", "dkdv_kernel", "decode_kernel", "merge_kernel",
     }  # fmt: skip

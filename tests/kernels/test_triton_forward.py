@@ -118,6 +118,46 @@ def test_the_end_of_a_longer_context(problem, oracle, device):
     )
 
 
+@pytest.mark.parametrize("heads", [1, 7, 8, 9, 20])
+@pytest.mark.parametrize("causal", [False, True])
+def test_each_tile_of_each_head_is_computed_once(heads, causal, problem, oracle, device):
+    """Heads take turns, eight at a time; outputs full of NaN show a tile that nobody had."""
+    check(problem, oracle, device, torch.float32, causal=causal, batch=2, heads=heads, q_len=35, kv_len=20, tiles=SMALL)
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.0, 1e-42, 1e-20, -1e-20, 3.0, -3.0])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_scale_of_any_sign_and_size(scale, causal, problem, oracle, device):
+    """A vanishing scale makes all visible keys equal, and hidden ones no less hidden; a negative one turns their order."""
+    check(problem, oracle, device, torch.float32, causal=causal, scale=scale, q_len=20, kv_len=37, kv_lens=[30], tiles=SMALL)
+    check(problem, oracle, device, torch.float16, causal=causal, scale=scale, q_len=130, kv_len=140, dim=32, v_dim=32)
+
+
+@pytest.mark.parametrize("keys", [64, 128])
+def test_masked_tiles_are_narrower_than_the_others(keys, problem, oracle, device):
+    for window in None, 70:
+        check(problem, oracle, device, torch.float16, causal=True, window=window, batch=2, q_len=190, kv_len=250, dim=16,
+              v_dim=16, q_lens=[190, 77], kv_lens=[250, 201], tiles=host.Tiles(32, keys, 4, 2))  # fmt: skip
+
+
+def test_boxes_are_for_what_the_copy_engine_can_take(device):
+    """Only Hopper has it, and it takes 16-byte pieces of rows that lie in order; all else is loaded by pointers."""
+    x = torch.zeros(2, 3, 40, 64, dtype=torch.float16, device=device)
+    options = host.Options(False, None, 1.0, None, None, None, None, False)
+    taken = host.has_boxes(x.device)
+    assert (host.boxes(x, 32, options) is not None) == taken
+    assert (host.boxes(x.transpose(1, 2), 32, options) is not None) == taken
+    for refused in (
+        x.float(), x[..., ::2], x[..., 1:33], x.transpose(2, 3), x[:, :, :0], x[:1, :1, :1, :20],
+        x[:, :, :1].expand(-1, -1, 5, -1),
+    ):  # fmt: skip
+        assert host.boxes(refused, 32, options) is None
+    assert host.boxes(x, 32, options._replace(score_mod=score_mods.softcap)) is None
+    packed = host.as_dense(x[0].transpose(0, 1), 5)  # five sequences that are one tensor
+    if taken:
+        assert host.boxes(packed, 32, options._replace(packed=True)).shape == [1, 3, 40, 64]
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("window", [1, 15, 16, 17, 40, 89, 90, 2**31])
 def test_windows(causal, window, problem, oracle, device):

@@ -1,5 +1,6 @@
 """The merge kernel against the merge of `kernels.reference.state`, and what it is for."""
 
+import functools
 import math
 
 import numpy as np
@@ -29,6 +30,24 @@ def random_result(rng, shape, dim, spread):
     empty = rng.random(shape) < 0.3
     o[empty], lse[empty] = NAN, -np.inf
     return o, lse
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 8, 31, 33, 128, 129, 300])
+def test_any_number_of_parts(parts, device):
+    """All at once, or as many at a time as fit; parts that saw no key hold NaN."""
+    rng = np.random.default_rng(parts)
+    o, lse = random_result(rng, (parts, 2, 3, 2), 24, 30)
+    lse[:, 1, 0, 1] = -np.inf  # a row that none of them saw
+    o[:, 1, 0, 1] = NAN
+    o, lse = tensors((o, lse), torch.float32, device)
+    got_o, got_lse = torch.full(o.shape[1:], NAN, device=device), torch.full(lse.shape[1:], NAN, device=device)
+    module.launch(None, (o, lse), got_o, got_lse)
+    states = [from_result(to64(a), to64(b)) for a, b in zip(o, lse, strict=True)]
+    expected_o, expected_lse = finalize(functools.reduce(reference_merge, states))
+    assert np.abs(to64(got_o) - expected_o).max() <= 1e-5
+    seen = np.isfinite(expected_lse)
+    assert np.array_equal(np.isfinite(to64(got_lse)), seen)
+    assert np.abs(to64(got_lse)[seen] - expected_lse[seen]).max() <= 1e-4
 
 
 @settings(deadline=None, max_examples=12)

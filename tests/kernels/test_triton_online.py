@@ -26,7 +26,7 @@ def steps_kernel(p_s, p_v, p_o, p_lse, tiles, ROWS: tl.constexpr, N: tl.constexp
     for tile in range(0, tiles):
         s = tl.load(p_s + tile * ROWS * N + i_row[:, None] * N + i_n[None, :])
         b_v = tl.load(p_v + tile * N * DIM + i_n[:, None] * DIM + i_d[None, :])
-        m, l, o = softmax_step(m, l, o, s * 1.4426950408889634, b_v)
+        m, l, o = softmax_step(m, l, o, s, b_v, 1.4426950408889634)
     o, lse = finish(m, l, o, i_row < ROWS - 1)
     tl.store(p_o + i_row[:, None] * DIM + i_d[None, :], o)
     tl.store(p_lse + i_row, lse)

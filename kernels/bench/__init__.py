@@ -1,0 +1,1 @@
+"""Our kernels beside the ones that are installed, on a GPU: `python -m kernels.bench`."""

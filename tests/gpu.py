@@ -1,0 +1,94 @@
+"""Everything that a GPU adds to the tests, in one go: `make test-gpu`.
+
+    python tests/gpu.py [--log FOLDER]
+
+The kernels and the checks of the exercises with compiled kernels, the autograder's sandbox with a CUDA context, the small
+sample class graded on the card, and NVIDIA's compute-sanitizer over every kernel where it is installed. Each part's
+output goes to a file of FOLDER; a short table comes last, and the exit status is the number of parts that failed.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def lanes(folder):
+    """Two lists of (name, command, environment to add, reason to skip or None). A list's parts run in this order; the
+    lists run side by side, for most of the time is one core's that compiles."""
+    python = [sys.executable, "-B"]
+    workers = max(1, os.cpu_count() * 3 // 4)
+    pytest = [*python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(workers), "--dist=worksteal"]
+    grader = [*python, "-m", "autograder"]
+    room = str(folder / "class")
+    jobs = str(max(1, os.cpu_count() // 4))
+    sanitizer = shutil.which("compute-sanitizer")
+    yield [
+        ("kernels against float64", [*pytest, "tests/kernels"], {}, None),
+        ("checks, references and wrong solutions", [*pytest, "tests/solutions"], {}, None),
+    ]
+    yield [
+        ("sandbox: CUDA works inside", [*grader, "doctor"], {}, None),
+        ("sample class: hand in", [*grader, "sample", room, "--small"], {}, None),
+        ("sample class: grade on the card", [*grader, "grade", "03_flash_forward", "--class", room, "--jobs", jobs], {}, None),
+        ("sample class: every outcome as it must be", [*grader, "sample", room, "--verify"], {}, None),
+        (
+            "memory accesses (compute-sanitizer memcheck)",
+            [sanitizer or "compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "9", *python,
+             "tests/kernels/small_shapes.py"],
+            {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+            None if sanitizer else "compute-sanitizer is not installed (it comes with the CUDA toolkit)",
+        ),
+    ]  # fmt: skip
+
+
+def run(part, log):
+    """(outcome, name, seconds, last line) of one part."""
+    name, command, more, reason = part
+    if reason is not None:
+        return "skipped", name, 0.0, reason
+    start = time.monotonic()
+    with log.open("w", encoding="utf-8") as file:
+        status = subprocess.run(
+            command, cwd=ROOT, env={**os.environ, **more}, stdout=file, stderr=subprocess.STDOUT
+        ).returncode
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    outcome = "passed" if status == 0 else f"FAILED ({status})"
+    print(f"{outcome}: {name} ({log})", flush=True)
+    return outcome, name, time.monotonic() - start, lines[-1][:90] if lines else ""
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--log", type=Path, default=ROOT / "_build" / "gpu", metavar="FOLDER",
+                        help="where each part's output goes (default: _build/gpu)")  # fmt: skip
+    folder = parser.parse_args().log.absolute()
+    import torch
+
+    if not torch.cuda.is_available():
+        print("error: torch finds no GPU here; the tests that need none: make test", file=sys.stderr)
+        return 1
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    with ThreadPoolExecutor() as pool:
+        waiting = [
+            pool.submit(
+                lambda i=i, lane=lane: [run(part, folder / f"{i}-{j}.log") for j, part in enumerate(lane)]
+            )
+            for i, lane in enumerate(lanes(folder))
+        ]
+        rows = [row for lane in waiting for row in lane.result()]
+    print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    for outcome, name, seconds, last in rows:
+        print(f"{outcome:<12} {seconds:6.0f} s  {name:<46} {last}")
+    return sum(outcome.startswith("FAILED") for outcome, *_ in rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
