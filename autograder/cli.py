@@ -112,15 +112,17 @@ def add(
     out.print(f"{folder}: {', '.join(names)} released" if names else f"{folder} has every exercise", highlight=False)
 
 
-@app.command(epilog="Exit codes: 0; with `--verify` 1 when any outcome differs from what the sample must score.\n\n"
+@app.command(epilog="Exit codes: 0; 1 when there is no such exercise, or, with `--verify`, when any outcome differs from what the "
+                    "sample must score.\n\n"
                     "Example: `autograder sample class/sample --small`, then `autograder grade 03_flash_forward --class class/sample`, "
                     "then `autograder sample class/sample --verify`.")  # fmt: skip
 def sample(
     folder: Annotated[Path, typer.Argument(help="Where the class goes; it is made if it isn't there.")],
+    assignments: Annotated[list[str] | None, typer.Argument(metavar="[ASSIGNMENT]...", help="Default: every exercise; with --small 03 alone.")] = None,
     small: Annotated[bool, typer.Option("--small/--all", help="A handful of submissions, or every one there is.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Make nothing: compare the graded class with what it must score.")] = False,
 ):
-    """Make a class of known submissions: the reference, the blank, mutants, hostile and broken ones."""
+    """Make a class of known submissions: reference, blank, mutants, people's, and in exercise 03 hostile and broken ones."""
     from autograder import sample as samples
 
     if verify:
@@ -131,8 +133,11 @@ def sample(
             _fail(f"{len(wrong)} outcomes differ from what the sample must score")
         out.print(f"All {count} submissions scored exactly what they must.", highlight=False)
         return
-    names = samples.make(folder, small)
-    out.print(f"{len(names)} submissions in {folder}/submitted", highlight=False)
+    try:
+        count = samples.make(folder, small, assignments)
+    except ValueError as error:
+        _fail(error)
+    out.print(f"{count} submissions in {folder}/submitted", highlight=False)
 
 
 @app.command(epilog="Exit codes: 0 all graded; 1 some could not be graded (`infrastructure_error`; run it again), or the class is being "

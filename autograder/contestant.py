@@ -28,6 +28,7 @@ import numpy as np
 
 _registry = {}
 _BEHIND = 1 << 16  # elements behind each output of a kernel; no tile of the course is larger
+_ROUNDS = 20  # of a timed launch, and of the copy beside it
 
 
 def check(name, *objects):
@@ -58,12 +59,28 @@ class Launch:
     `outputs` maps a name to (shape, dtype); each is allocated by `perform`, filled with NaN, and given back. `arguments`
     are the kernel's positional arguments: a `Tensor`, an `int`, a `float`, or `"@name"` for an output.
     `constants` are its `tl.constexpr` parameters and launch options such as `num_warps`.
+
+    With `copies` the launch is timed, on a GPU, beside a copy of as many bytes: see `_time`. Then each tensor is laid out that
+    many times, one behind the other along the first axis, and each output has room for as many results, so that a short file
+    makes arrays that no cache holds. An output comes back as (2, *shape): the smallest and the largest of its copies,
+    element by element. Numbers and the grid are those of the whole.
     """
 
     grid: tuple
     arguments: tuple
     outputs: dict
     constants: dict = field(default_factory=dict)
+    copies: int = 0
+
+
+def moved_bytes(launch):
+    """The least that a timed launch has to move: each tensor is read once, each output written once."""
+
+    def size(shape, dtype):
+        return math.prod(shape) * (2 if dtype == "bfloat16" else np.dtype(dtype).itemsize)
+
+    tensors = [(a.array.shape, a.dtype) for a in launch.arguments if isinstance(a, Tensor)]
+    return launch.copies * sum(size(*each) for each in [*tensors, *launch.outputs.values()])
 
 
 @dataclass
@@ -75,6 +92,7 @@ class Answer:
     detail: str = ""  # a traceback, capped
     changed: list = field(default_factory=list)  # names of inputs that the call wrote to
     seconds: float = 0.0
+    speed: tuple | None = None  # of a timed launch: seconds of the launch, and of a copy of as many bytes
 
 
 def perform(target, call, keep_inputs=True, ready=lambda: None, done=lambda: None):
@@ -88,6 +106,7 @@ def perform(target, call, keep_inputs=True, ready=lambda: None, done=lambda: Non
     """
     before = after = time.perf_counter()
     changed = []
+    speed = None
     try:
         if isinstance(call, Launch):
             import torch
@@ -96,20 +115,30 @@ def perform(target, call, keep_inputs=True, ready=lambda: None, done=lambda: Non
             outputs, behind = {}, {}
             for name, (shape, dtype) in call.outputs.items():
                 # Memory behind the output, so that a store without a mask is seen there and harms nothing else.
-                size = math.prod(shape)
+                size = math.prod(shape) * max(call.copies, 1)
                 whole = torch.full((size + _BEHIND,), float("nan"), dtype=getattr(torch, dtype), device=device)
-                outputs[name], behind[name] = whole[:size].view(shape), whole[size:]
-            arguments = [
-                outputs[a[1:]] if isinstance(a, str) else _materialise(a, device) for a in call.arguments
-            ]
+                outputs[name], behind[name] = whole[:size].view(_longer(shape, call.copies)), whole[size:]
+            inputs = [_materialise(a, device) for a in call.arguments]
+            if call.copies:
+                inputs = [a.repeat(call.copies, *[1] * (a.ndim - 1)) if isinstance(a, torch.Tensor) else a for a in inputs]
+            arguments = [outputs[a[1:]] if isinstance(a, str) else a for a in inputs]
+
+            def launch():
+                target[call.grid](*arguments, **call.constants)
+
             ready()
             before = time.perf_counter()
             with np.errstate(divide="ignore", invalid="ignore"):  # the interpreter's log(0) is the right -inf of an empty row
-                target[call.grid](*arguments, **call.constants)
+                launch()
             if device == "cuda":
                 torch.cuda.synchronize()
             after = time.perf_counter()
             done()
+            if call.copies and device == "cuda":
+                speed = _time(launch, outputs.values(), moved_bytes(call))
+            for name, (shape, _) in call.outputs.items() if call.copies else ():
+                every = outputs[name].view(call.copies, *shape)
+                outputs[name] = torch.stack([every.amin(0), every.amax(0)])  # either is NaN where a copy is
             for name, rest in behind.items():
                 if not rest.isnan().all():
                     problem = f"the kernel wrote past the end of {name}: the store needs a mask"
@@ -136,7 +165,42 @@ def perform(target, call, keep_inputs=True, ready=lambda: None, done=lambda: Non
             raise  # in the student's own notebook, the stop button must stop
         text = "".join(traceback.format_exception(error, limit=-6))
         return Answer(problem=f"{type(error).__name__}: {_short(error)}", detail=text[-4000:])
-    return Answer(arrays, changed=changed, seconds=after - before)
+    return Answer(arrays, changed=changed, seconds=after - before, speed=speed)
+
+
+def _longer(shape, copies):
+    return (copies * shape[0], *shape[1:]) if copies else shape
+
+
+def _time(launch, outputs, moved):
+    """Seconds on the GPU, medians of `_ROUNDS`: of `launch`, and of a copy on the card that moves as many bytes.
+
+    The two take turns, so that a card that changes its clock or serves somebody else changes both. Before each, what it will
+    write is overwritten (a launch that finds the last one's results has no use for them), and then a buffer that neither of
+    them uses, so that the caches hold nothing of theirs. While the card is at that, the launch already waits in its queue: what
+    Python takes to launch is not counted.
+    """
+    import torch
+
+    outputs = list(outputs)
+    source = torch.zeros(moved // 8, device=outputs[0].device)  # half of the bytes are read, half are written
+    target, flush = torch.empty_like(source), torch.empty_like(source)
+
+    def once(call, written):
+        for tensor in (*written, flush):
+            tensor.fill_(float("nan"))
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        return begin.elapsed_time(end) / 1000
+
+    def copy():
+        target.copy_(source)
+
+    times = [(once(launch, outputs), once(copy, [target])) for _ in range(_ROUNDS)]
+    return tuple(float(np.median(of_one)) for of_one in zip(*times, strict=True))
 
 
 class _NotAnArray(Exception):
@@ -238,6 +302,7 @@ def write_request(folder, name, call, measure=False):
             "arguments": encode(call.arguments),
             "outputs": {k: [list(shape), dtype] for k, (shape, dtype) in call.outputs.items()},
             "constants": call.constants,
+            "copies": call.copies,
         }
     else:
         body = {"call": encode(call)}
@@ -261,7 +326,7 @@ def _read_request(folder):
 
     if "grid" in body:
         outputs = {k: (tuple(shape), dtype) for k, (shape, dtype) in body["outputs"].items()}
-        call = Launch(tuple(body["grid"]), decode(body["arguments"]), outputs, body["constants"])
+        call = Launch(tuple(body["grid"]), decode(body["arguments"]), outputs, body["constants"], body["copies"])
     else:
         call = decode(body["call"])
     return body["name"], call, body["measure"]
@@ -276,6 +341,7 @@ def _write_answer(folder, answer):
         "detail": answer.detail,
         "changed": answer.changed,
         "seconds": answer.seconds,
+        "speed": answer.speed,
     }
     partial = folder / "answer.part"
     partial.write_text(json.dumps(body))

@@ -166,8 +166,12 @@ def release(assignment):
     return book
 
 
-def _solutions(assignment):
-    """grade_id -> the reference's source of each solution cell, without the lines that mark the region."""
+def solutions(assignment):
+    """grade_id -> the reference's source of each solution cell, without the lines that mark the region.
+
+    Raises:
+        ValueError: as `load_source`.
+    """
     marks = re.compile(rf"^[ \t]*(?:{_BEGIN}|{_END})[ \t]*\n?", re.MULTILINE)
     return {
         grade_id(cell): marks.sub("", cell.source).rstrip("\n")
@@ -176,14 +180,14 @@ def _solutions(assignment):
     }
 
 
-def submission(assignment, mutant=None):
-    """The release, filled in with the reference's solutions, or with those of `mutant`: what a student hands in.
+def submission(assignment, *wrong):
+    """The release, filled in with the reference's solutions, and the mistakes of the mutants `wrong`: what a student hands in.
 
     Raises:
-        ValueError: an edit of the mutant names a cell that does not exist, or text that does not occur once in it.
+        ValueError: an edit of a mutant names a cell that does not exist, or text that does not occur once in it.
     """
-    sources = _solutions(assignment)
-    for cell, old, new in mutant.edits if mutant else ():
+    sources = solutions(assignment)
+    for mutant, cell, old, new in ((m, *edit) for m in wrong for edit in m.edits):
         if cell not in sources:
             raise ValueError(
                 f"mutant {mutant.name!r}: no solution cell is called {cell!r}; there are {list(sources)}"
@@ -203,11 +207,23 @@ def submission(assignment, mutant=None):
 
 def mutants(assignment):
     """The wrong solutions of `solutions/mutants/ASSIGNMENT.py`, a list of `Mutant`."""
+    return list(_matrix(assignment).MUTANTS)
+
+
+def runs(assignment):
+    """check name -> grade_ids of the solution cells whose code it runs: `RUNS` of `solutions/mutants/ASSIGNMENT.py`.
+
+    A check that runs none of a mutant's cells gives what it gives of the reference.
+    """
+    return {check: frozenset(cells) for check, cells in _matrix(assignment).RUNS.items()}
+
+
+def _matrix(assignment):
     path = SOLUTIONS / "mutants" / _source_path(assignment).name
     spec = importlib.util.spec_from_file_location(f"mutants_{assignment}", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return list(module.MUTANTS)
+    return module
 
 
 def _built():

@@ -5,7 +5,8 @@ A cell of a verdict from a GPU may hold `speed`, a list with one dict for each t
     {"case": "...", "seconds": 1.9e-4, "plain_seconds": 6.1e-4, "floor_seconds": 0.8e-4}
 
 - `seconds`: median of repeated launches of the student's kernel, by the clean driver, with a device-wide synchronisation;
-- `plain_seconds`: the same for the plain formula in torch, on the same inputs, in the same process, right beside it;
+- `plain_seconds`: the same for its yardstick, in the same process, right beside it. For a kernel whose cost is its traffic that
+  is a copy of as many bytes on the card;
 - `floor_seconds`: the least that the card can need: the bytes that must move over its bandwidth, or the operations over
   its peak rate, whichever is longer.
 
@@ -121,7 +122,7 @@ def boards(found, names, anonymous=False):
 def table(check, card, board):
     """One board as a rich table."""
     out = Table(title=Text(printable(f"{check} on {card}")), title_justify="left")
-    for name in ("place", "name", "times as fast as the plain formula"):
+    for name in ("place", "name", "times as fast as its yardstick"):
         out.add_column(name, justify="left" if name == "name" else "right")
     for place, name, ratio in board:
         out.add_row(str(place), Text(name), f"{ratio:.2f}")
@@ -159,7 +160,8 @@ th, td {{ padding: .35rem .8rem; text-align: left; border-bottom: 1px solid var(
 :is(th, td):is(:first-child, :last-child) {{ text-align: right; width: 5rem; white-space: nowrap; }}
 </style></head>
 <body><main><h1>{title}</h1>
-<p>The ratio says how many times as fast as the plain formula, measured beside it on the same card, a kernel ran: the
-geometric mean over the timed cases. Differences of a few per cent are noise.</p>
+<p>The ratio says how many times as fast as its yardstick, measured beside it on the same card, a kernel ran: the geometric
+mean over the timed cases. The yardstick of a kernel that moves memory is a copy of as many bytes. Differences of a few per
+cent are noise.</p>
 {boards}</main></body></html>
 """

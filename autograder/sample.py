@@ -1,8 +1,11 @@
 """A class of known submissions, each with the outcome that it must have.
 
-The reference, the blank release, every mutant, and submissions that are hostile or broken. `make` hands them in,
+Of every exercise the reference, the blank release, every mutant, and what people handed in who solved it from its page alone
+(`solutions/submissions/`); of exercise 03 submissions that are hostile or broken as well. `make` hands them in,
 `autograder grade` grades them like any class, `verify` compares. This is how we know that a check bites, that a
 dishonest submission gains nothing, and that a broken one costs no more than its broken part.
+
+Mutants that no check can confuse share a submission (`bundles`): each submission takes as long to grade as an honest one.
 
 `KINDS` lists what is known to break or to deceive graders; every kind is in at least one submission. Tricks that cost different
 checks share a submission, since each takes as long to grade as an honest one; `says` tells them apart. What goes wrong with
@@ -15,6 +18,7 @@ from dataclasses import dataclass, field
 
 import nbformat
 import numpy as np
+import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from nbgrader.api import MissingEntry
 
@@ -23,12 +27,12 @@ from autograder.classroom import Classroom
 from autograder.rebuild import grade_id
 from autograder.student import PUBLIC_SEED
 
-ASSIGNMENT = "03_flash_forward"
+ASSIGNMENT = "03_flash_forward"  # of the small sample, and of the hostile and broken submissions
 STEP, ONE, TILES, KERNEL, HOST = (f"solution-{n}" for n in ("step", "one-query", "tiles", "kernel", "host"))
 NUMPY_STEP = {"03.step", "03.step.masked"}
 NUMPY_TILES = {"03.tiles", "03.memory"}
 KERNELS = {"03.kernel.full", "03.kernel.tails", "03.kernel.causal", "03.kernel.nan"}
-TRITON = KERNELS | {"03.host"}
+TRITON = KERNELS | {"03.host", "03.host.memory"}
 
 KINDS = {
     # Broken and unlucky: the rest is graded, the student is told, the class goes on.
@@ -58,8 +62,8 @@ class Entry:
         make: gives the notebook (or bytes) that is handed in.
         fails: checks that must fail; all others must pass. "*" is all of them, "?" that all must wait for a person.
         flag: words of which each must be in one of the verdict's flags.
-        gpu_fails: checks that must fail besides when graded on a GPU.
-        small: part of the small sample.
+        gpu_fails: checks that must fail when graded on a GPU; None means `fails`.
+        small: one of the small sample, should that be made.
         kinds: which of `KINDS` it shows.
         reviews: checks that must wait for a person.
         says: check -> a pattern that a message of it must match.
@@ -71,7 +75,7 @@ class Entry:
     make: Callable
     fails: frozenset = frozenset()
     flag: tuple = ()
-    gpu_fails: frozenset = frozenset()
+    gpu_fails: frozenset | None = None
     small: bool = False
     kinds: tuple = ()
     reviews: frozenset = frozenset()
@@ -147,7 +151,7 @@ def _without(gid):
 
 
 def _tagged():
-    notebook = _with(STEP, "def step(state, tile):\n    return state")()
+    notebook = _with(STEP, "def step(state, tile):\n    return state", _numpy_part)()
     for cell in notebook.cells:
         if (grade_id(cell) or "").startswith("check-"):
             cell.metadata.tags = ["skip-execution"]
@@ -160,7 +164,7 @@ def _truncated():
 
 
 def _duplicated():
-    notebook = _reference()
+    notebook = _numpy_part()
     position = notebook.cells.index(_cell(notebook, "check-03-step"))
     copy = nbformat.from_dict(notebook.cells[position])
     copy.id = "a-copy"
@@ -495,13 +499,15 @@ ENTRIES = [
     Entry("hostile-exit-call", "flash_attention ends the Python process instead of returning",
           _with(TILES, _FLASH_HEAD + "import os\n    os._exit(0)"), frozenset(NUMPY_TILES), kinds=("exit in a call",)),
     Entry("hostile-loop-cell", "an own cell loops for ever and swallows the interrupt",
-          _extra("while True:\n    try:\n        while True:\n            pass\n    except BaseException:\n        pass"),
-          kinds=("loop that swallows the interrupt",)),
-    Entry("hostile-loop-call", "flash_attention never returns",
-          _with(TILES, _FLASH_HEAD + "while True:\n        pass"), frozenset(NUMPY_TILES), kinds=("call without end",)),
-    Entry("hostile-print", "an own cell prints for ever", _extra("while True:\n    print('x' * 10_000)"), kinds=("prints without end",)),
+          _extra("while True:\n    try:\n        while True:\n            pass\n    except BaseException:\n        pass", _numpy_part),
+          frozenset(TRITON), kinds=("loop that swallows the interrupt",)),
+    Entry("hostile-loop-call", "flash_attention never returns on small inputs",
+          _tricks({TILES: _FLASH_SMALL + "import time\n    while True:\n        time.sleep(1)"}), frozenset(NUMPY_TILES | TRITON),
+          kinds=("call without end",), says={"03.tiles": "the call took longer than"}),
+    Entry("hostile-print", "an own cell prints for ever", _extra("while True:\n    print('x' * 10_000)", _numpy_part),
+          frozenset(TRITON), kinds=("prints without end",)),
     Entry("hostile-memory-bomb", "flash_attention allocates until something gives",
-          _with(TILES, _FLASH_HEAD + "kept = []\n    while True:\n        kept.append(np.ones(2**24))"), frozenset(NUMPY_TILES),
+          _with(TILES, _FLASH_HEAD + "kept = []\n    while True:\n        kept.append(np.ones(2**24))", _numpy_part), frozenset(NUMPY_TILES | TRITON),
           kinds=("allocates without end",)),
     Entry("hostile-crashes", "an own cell reads address 0; step overflows the stack, flash_one_query reads address 0, "
           "flash_attention is a fork bomb on small inputs",
@@ -519,16 +525,16 @@ ENTRIES = [
                 "03.tiles": "filled the disk"}),
     Entry("hostile-illegal-access", "the kernel reads far outside of its memory; step is left alone, flash_attention takes rows one "
           "by one with the plain formula, which is right and within the memory",
-          _illegal_access, frozenset(NUMPY_STEP | TRITON), gpu_fails=frozenset({"03.host.memory"}),
+          _illegal_access, frozenset(NUMPY_STEP | TRITON), gpu_fails=frozenset(NUMPY_STEP | TRITON | {"03.host.memory"}),
           kinds=("illegal access in a kernel", "rows one by one"),
           says={"03.kernel.full": "signal 11|illegal", "03.kernel.nan": "signal 11|illegal", "03.host": "signal 11|illegal"}),
     Entry("hostile-skip-tag", "a wrong step, with its checks tagged skip-execution and passing outputs pasted in",
-          _tagged, frozenset(NUMPY_STEP | {"03.one_query"}), ("skip-execution",), kinds=("checks tagged to be skipped",)),
+          _tagged, frozenset(NUMPY_STEP | TRITON | {"03.one_query"}), ("skip-execution",), kinds=("checks tagged to be skipped",)),
     Entry("hostile-fake-result", "a wrong step publishes execute_result messages that claim full points",
-          _with(STEP, _FAKE), frozenset(NUMPY_STEP | {"03.one_query"}), ("iopub_socket",), kinds=("results published by hand",)),
+          _with(STEP, _FAKE, _numpy_part), frozenset(NUMPY_STEP | TRITON | {"03.one_query"}), ("iopub_socket",), kinds=("results published by hand",)),
     Entry("hostile-always-equal", "results that compare equal to everything",
-          _with(TILES, _EQUAL_ARRAYS, _with(STEP, _EQUAL_TO_ALL)),
-          frozenset(NUMPY_STEP | NUMPY_TILES | {"03.one_query"}), ("__eq__",), kinds=("equal to everything",)),
+          _with(TILES, _EQUAL_ARRAYS, _with(STEP, _EQUAL_TO_ALL, _numpy_part)),
+          frozenset(NUMPY_STEP | NUMPY_TILES | TRITON | {"03.one_query"}), ("__eq__",), kinds=("equal to everything",)),
     Entry("hostile-gradebook", "the blank, with a cell that looks for the gradebook and sets every score",
           _extra(_OPEN_GRADEBOOK, _blank), frozenset({"*"}), ("gradebook",), kinds=("looks for the gradebook",)),
     Entry("hostile-read-solutions", "the blank, with a cell that looks for the solutions and runs them",
@@ -537,8 +543,8 @@ ENTRIES = [
           _with(TILES, _IMPORT_KERNELS), frozenset(NUMPY_TILES), ("from kernels.reference import",), small=True,
           kinds=("imports the kernels",)),
     Entry("hostile-constant", "functions that return constants",
-          _with(TILES, _CONSTANT_TILES, _with(STEP, _CONSTANT_STEP)), frozenset(NUMPY_STEP | NUMPY_TILES | {"03.one_query"}),
-          kinds=("returns constants",)),
+          _with(TILES, _CONSTANT_TILES, _with(STEP, _CONSTANT_STEP, _numpy_part)),
+          frozenset(NUMPY_STEP | NUMPY_TILES | TRITON | {"03.one_query"}), kinds=("returns constants",)),
     Entry("hostile-answers", "step returns its first answer again, flash_one_query knows the public cases by heart, flash_attention sets "
           "its inputs to 0 and answers for those",
           lambda: _tricks({STEP: _EARLIER_ANSWER, ONE: _known_answers(), TILES: _OVERWRITTEN})(),
@@ -549,7 +555,7 @@ ENTRIES = [
           "getattr, and the host answers with torch",
           _tricks({STEP: "def step(state, tile):\n    return state", ONE: "def flash_one_query(q, k, v, tile):\n    return 0 * v[0]",
                    TILES: _FLASH_HEAD + "return np.nan * q @ k.T @ v, np.full(len(q), np.nan)", KERNEL: _GETATTR_KERNEL, HOST: _TORCH_HOST}),
-          frozenset(NUMPY_STEP | NUMPY_TILES | TRITON | {"03.one_query"}), ("__globals__",), gpu_fails=frozenset({"03.host.memory"}),
+          frozenset(NUMPY_STEP | NUMPY_TILES | TRITON | {"03.one_query"}), ("__globals__",), gpu_fails=frozenset(checks.CHECKS),
           kinds=("returns its input", "returns zeros", "NaN everywhere", "kernel that leads out by getattr", "torch in place of the kernel"),
           says={"03.tiles": "elements are NaN", "03.kernel.full": "the name getattr", "03.host": "counts only once"}),
     Entry("hostile-patches", "the blank, with NumPy, torch, isinstance, time and the check patched, a check that returns a score, and points "
@@ -561,7 +567,8 @@ ENTRIES = [
           _tricks(own=[_VERDICTS, _NETWORK, _OTHERS_CACHES], base=_blank), frozenset({"*"}), ("import socket", "answer.json"),
           kinds=("writes a verdict", "network", "daemon", "other runs' caches")),
     Entry("hostile-spill", "flash_attention keeps N x N scores in /dev/shm, out of sight of its own process, and memory counters show 0",
-          _with(TILES, _SPILL), frozenset({"03.memory"}), ("/dev/shm",), kinds=("all scores, spilt to files", "patches memory counters")),
+          _with(TILES, _SPILL, _numpy_part), frozenset({"03.memory"} | TRITON), ("/dev/shm",),
+          kinds=("all scores, spilt to files", "patches memory counters")),
     Entry("hostile-script", "the reference, with a script in an output and in Markdown", _markup,
           kinds=("script in outputs", "script in Markdown")),
     Entry("hostile-<img src=x onerror='window.hit=1'>", "a student's name with markup in it, and an empty hand-in", _blank,
@@ -570,7 +577,8 @@ ENTRIES = [
           kinds=("file is a link",), spoil=_link_to_the_source),
     Entry("broken-deleted-check", "a graded cell is missing", _without("check-03-step"), flag=("missing",), small=True,
           kinds=("graded cell deleted",)),
-    Entry("broken-duplicated-check", "a graded cell is there twice", _duplicated, flag=("second copy",), kinds=("graded cell duplicated",)),
+    Entry("broken-duplicated-check", "a graded cell is there twice", _duplicated, frozenset(TRITON), ("second copy",),
+          kinds=("graded cell duplicated",)),
     Entry("broken-rearranged", "parts in another order, checks as Markdown, metadata gone, a cell split in two", _rearranged,
           frozenset(TRITON), ("check-03-step was changed",),
           kinds=("cells reordered", "cell split", "cell turned to Markdown", "metadata stripped")),
@@ -598,59 +606,134 @@ ENTRIES = [
 MUTANT_KINDS = {"do-nothing-kernel": ("kernel that does nothing",), "all-scores-at-once": ("all scores, freed again",)}
 
 
-def entries(small=False):
-    """The submissions: our own list, the blank release, and every mutant."""
-    blank = Entry("blank", "the release, with nothing filled in", _blank, frozenset({"*"}), small=True)
-    mutants = exercise.mutants(ASSIGNMENT)
-    found = [ENTRIES[0], blank]
-    for i, m in enumerate(mutants):
-        found.append(
-            Entry(f"mutant-{m.name}", m.mistake, lambda m=m: exercise.submission(ASSIGNMENT, m), frozenset(m.fails),
-                  gpu_fails=frozenset(m.fails_on_gpu or m.fails) - frozenset(m.fails), small=i % 6 == 0,
-                  kinds=MUTANT_KINDS.get(m.name, ()))
-        )  # fmt: skip
-    found += ENTRIES[1:]
-    return [e for e in found if e.small or not small]
+def bundles(assignment):
+    """The mutants in groups that no check can confuse: of each check's cells at most one mutant of a group edits any.
+
+    So each check gives what it gives of that one mutant, or of the reference, and a group fails what its members fail. Those
+    that show one of `KINDS` stay alone, since the threat model names them.
+    """
+    runs, groups, alone = exercise.runs(assignment), [], []
+    for mutant in exercise.mutants(assignment):
+        edited = {cell for cell, _, _ in mutant.edits}
+        touched = {check for check, cells in runs.items() if cells & edited}
+        if _kinds(assignment, mutant):
+            alone.append([mutant])
+            continue
+        group = next((g for g in groups if not touched & g[1]), None)
+        if group is None:
+            group = ([], set())
+            groups.append(group)
+        group[0].append(mutant)
+        group[1].update(touched)
+    return [mutants for mutants, _ in groups] + alone
 
 
-def make(folder, small=False):
-    """Make `folder` a class with the sample's submissions; returns their names."""
-    classroom = Classroom.create(folder)
-    assignment, name = ASSIGNMENT, exercise.notebook_name(ASSIGNMENT)
-    classroom.add(assignment, exercise.load_source(assignment), name)
-    names = []
-    for entry in entries(small):
-        hand_in(classroom, entry)
-        names.append(entry.name)
-    return names
+def _kinds(assignment, mutant):
+    return MUTANT_KINDS.get(mutant.name, ()) if assignment == ASSIGNMENT else ()
 
 
-def hand_in(classroom, entry):
-    """Hand in `entry` in a class that `make` made."""
-    path = classroom.submit(ASSIGNMENT, entry.name, entry.make())
+def entries(assignment=ASSIGNMENT, small=False):
+    """The submissions of `assignment`: reference, blank, mutants, what people handed in, and the list above where it is 03's.
+
+    `small`: a handful, each mutant by itself.
+    """
+    if assignment != ASSIGNMENT:
+        reference = Entry("reference", "the solution as we wrote it", lambda: exercise.submission(assignment))
+    else:
+        reference = ENTRIES[0]
+    blank = Entry("blank", "the release, with nothing filled in", lambda: exercise.release(assignment), frozenset({"*"}))
+    groups = [[m] for m in exercise.mutants(assignment)[::6]] if small else bundles(assignment)
+    found = [reference, blank, *(_wrong(assignment, group, number) for number, group in enumerate(groups, 1))]
+    if not small:
+        found += _handed_in(assignment)
+    if assignment == ASSIGNMENT:
+        found += [e for e in ENTRIES[1:] if e.small or not small]
+    return found
+
+
+def _wrong(assignment, mutants, number):
+    """The submission with the mistakes of all of `mutants`."""
+    fails = frozenset().union(*(m.fails for m in mutants))
+    gpu_fails = frozenset().union(*(m.fails if m.fails_on_gpu is None else m.fails_on_gpu for m in mutants))
+    alone = len(mutants) == 1
+    return Entry(
+        f"mutant-{mutants[0].name}" if alone else f"mutants-{number:02}",
+        mutants[0].mistake if alone else "; ".join(f"{m.name}: {m.mistake}" for m in mutants),
+        lambda: exercise.submission(assignment, *mutants), fails, gpu_fails=gpu_fails,
+        kinds=_kinds(assignment, mutants[0]),
+    )  # fmt: skip
+
+
+def _handed_in(assignment):
+    """What people handed in: the notebooks of `solutions/submissions/ASSIGNMENT/`, byte for byte.
+
+    Each must pass every check, but for what `outcomes.yml` beside them says: `NAME: {story: ..., fails: [03.step]}`.
+
+    Raises:
+        ValueError: `outcomes.yml` names a notebook that is not there, or something other than `story` and `fails` of one.
+    """
+    folder = exercise.SOLUTIONS / "submissions" / assignment
+    files = {path.stem: path for path in sorted(folder.glob("*.ipynb"))}
+    outcomes = folder / "outcomes.yml"
+    said = yaml.safe_load(outcomes.read_text(encoding="utf-8")) or {} if outcomes.exists() else {}
+    for name, outcome in said.items():
+        if name not in files:
+            raise ValueError(f"{outcomes}: {name!r} is not a notebook beside it; there are: {', '.join(files) or 'none'}")
+        if not isinstance(outcome, dict) or not set(outcome) <= {"story", "fails"}:
+            raise ValueError(f"{outcomes}: of {name!r} story and fails may be said, not {outcome!r}")
+    for name, path in files.items():
+        outcome = {"story": "solved from the site and the notebook alone", "fails": ()} | said.get(name, {})
+        yield Entry(f"person-{name}", outcome["story"], path.read_bytes, frozenset(outcome["fails"]))
+
+
+def make(folder, small=False, assignments=()):
+    """Make `folder` a class with the sample's submissions of `assignments`; returns how many there are.
+
+    `assignments`: names; by default every exercise, and 03 alone where the sample is `small`.
+
+    Raises:
+        ValueError: one of them does not exist.
+    """
+    assignments = assignments or ([ASSIGNMENT] if small else exercise.assignments())
+    sources = {name: exercise.load_source(name) for name in assignments}  # a wrong name is found before anything is made
+    classroom, count = Classroom.create(folder), 0
+    for name, source in sources.items():
+        classroom.add(name, source, exercise.notebook_name(name))
+        for entry in entries(name, small):
+            hand_in(classroom, entry, name)
+            count += 1
+    return count
+
+
+def hand_in(classroom, entry, assignment=ASSIGNMENT):
+    """Hand in `entry` for an assignment of a class that `make` made."""
+    path = classroom.submit(assignment, entry.name, entry.make())
     if entry.spoil:
         entry.spoil(path)
 
 
 def verify(classroom):
-    """Compare every graded submission of the sample with what it must score.
+    """Compare every graded submission of the sample with what it must score, in each assignment that the class has.
 
     Returns:
         a list of differences, one line each, and how many submissions were compared.
     """
     wrong, count = [], 0
-    known = {e.name: e for e in entries()}
-    for student in classroom.students(ASSIGNMENT):
-        if student not in known:
-            continue
-        entry, found = known[student], classroom.verdict(ASSIGNMENT, student)
-        count += 1
-        if found is None:
-            wrong.append(f"{student}: not graded")
-            continue
-        verdict = found[0]
-        wrong += [f"{student}: {text}" for text in _differences(entry, verdict)]
-        wrong += [f"{student}: {text}" for text in _recorded(classroom, student, verdict)]
+    for assignment in sorted(set(classroom.assignments()) & set(exercise.assignments())):
+        known = {e.name: e for small in (True, False) for e in entries(assignment, small)}
+        for student in classroom.students(assignment):
+            if student not in known:
+                continue
+            entry, found = known[student], classroom.verdict(assignment, student)
+            count += 1
+            if found is None:
+                wrong.append(f"{assignment}, {student}: not graded")
+                continue
+            verdict = found[0]
+            different = [*_differences(entry, verdict), *_recorded(classroom, assignment, student, verdict)]
+            wrong += [f"{assignment}, {student}: {text}" for text in different]
+            if different:
+                wrong.append(f"{assignment}, {student} is this one: {entry.story}")
     if not count:
         wrong.append("no submission of the sample is in this class")
     return wrong, count
@@ -658,12 +741,12 @@ def verify(classroom):
 
 def _differences(entry, verdict):
     gpu = verdict["rung"] == "gpu"
-    fails = entry.fails | (entry.gpu_fails if gpu else frozenset())
+    fails = entry.gpu_fails if gpu and entry.gpu_fails is not None else entry.fails
     for cell in verdict["cells"].values():
         name = cell["check"]
         if entry.fails == {"?"} or name in entry.reviews:
             must = "needs_review"
-        elif name == "03.host.memory" and not gpu:
+        elif checks.find(name).gpu and not gpu:
             must = "not_run"
         else:
             must = "failed" if name in fails or "*" in fails else "passed"
@@ -678,12 +761,12 @@ def _differences(entry, verdict):
             yield f"no flag says {words!r}: {verdict['flags']}"
 
 
-def _recorded(classroom, student, verdict):
+def _recorded(classroom, assignment, student, verdict):
     """The gradebook must say what the verdict says."""
     earned = sum(c["earned"] for c in verdict["cells"].values())
     with classroom.gradebook() as gradebook:
         try:
-            score = gradebook.find_submission(ASSIGNMENT, student).score
+            score = gradebook.find_submission(assignment, student).score
         except MissingEntry:
             yield "nothing in the gradebook"
             return

@@ -25,7 +25,7 @@ def lanes(folder):
     python = [sys.executable, "-B"]
     workers = max(1, os.cpu_count() * 3 // 4)
     pytest = [*python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(workers), "--dist=worksteal"]
-    grader = [*python, "-m", "autograder"]
+    grader = [*python, "-m", "autograder.cli"]
     room = str(folder / "class")
     jobs = str(max(1, os.cpu_count() // 4))
     sanitizer = shutil.which("compute-sanitizer")

@@ -6,7 +6,8 @@
 - puts each widget's static fallback beside it, for readers without JavaScript,
 - drops the thebe scripts, which would be fetched from a CDN (and are declared twice by the theme), and 1.5 MB
   of icons a page,
-- gives MyST the link schemes `repo:` and `colab:`, made from the `repository` block of `_config.yml`.
+- gives MyST the link schemes `repo:` and `colab:`, made from the `repository` block of `_config.yml`,
+- shows the reference's code of an exercise: `{solution-cell} 03_flash_forward solution-step`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from html import escape
 from pathlib import Path
 
 from docutils import nodes
+from sphinx.util.docutils import SphinxDirective
 
 from widgets import look
 
@@ -79,6 +81,35 @@ def write_assets(app) -> None:
     app.add_js_file("flash-tiles.js", defer="defer")
 
 
+class SolutionCell(SphinxDirective):
+    """The code that the reference has in a cell of an exercise, as it stands in `solutions/`, so that no page repeats it.
+
+    Arguments: the exercise and the cell's grade_id, such as `03_flash_forward solution-step`. A page names either wrongly: a
+    warning that lists what there is, which stops the build under `-W`.
+    """
+
+    required_arguments = 2
+
+    def run(self):
+        # Where a page asks for it: reading an exercise takes nbformat and jupytext.
+        from autograder import exercise
+
+        assignment, cell = self.arguments
+        try:
+            cells = exercise.solutions(assignment)
+            code = cells[cell]
+        except ValueError as error:
+            return [self.state.document.reporter.warning(str(error), line=self.lineno)]
+        except KeyError:
+            known = ", ".join(cells)
+            message = f"{assignment} has no solution cell {cell!r}; it has: {known}"
+            return [self.state.document.reporter.warning(message, line=self.lineno)]
+        self.env.note_dependency(str(exercise.SOLUTIONS / f"{assignment}.py"))
+        block = nodes.literal_block(code, code, language="python")
+        self.set_source_info(block)
+        return [block]
+
+
 def place_fallbacks(app, doctree) -> None:
     """Put the `text/html` form of a widget's output into the element that the hydrator will fill.
 
@@ -96,6 +127,15 @@ def place_fallbacks(app, doctree) -> None:
         if static is not None:
             view.extend(static.children)
         view.append(nodes.raw("", "</div>", format="html"))
+
+
+def drop_repeated_ids(app, doctree) -> None:
+    """sphinx-proof calls the text of every statement "proof-content" and every proof "proof": on a page an id occurs once."""
+    for node in doctree.findall(nodes.Element):
+        if node.get("ids") == ["proof-content"]:
+            node["ids"] = [f"{node.parent['ids'][0]}-content"]  # a section has to have one
+        elif node.get("ids") == ["proof"] and isinstance(node, nodes.admonition):
+            node["ids"] = []
 
 
 def finish_page(app, pagename, templatename, context, doctree) -> None:
@@ -138,9 +178,11 @@ def lighten(app, exception) -> None:
 
 
 def setup(app) -> dict:
+    app.add_directive("solution-cell", SolutionCell)
     app.connect("config-inited", configure, priority=900)
     app.connect("builder-inited", write_assets, priority=900)
     app.connect("doctree-read", place_fallbacks)
+    app.connect("doctree-read", drop_repeated_ids)
     app.connect("html-page-context", finish_page, priority=900)
     app.connect("build-finished", lighten, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

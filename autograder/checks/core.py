@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autograder.contestant import Answer, Launch
+from autograder.contestant import Answer, Launch, moved_bytes
 
 # The tolerance of a case is twice the error of the plain formula in the same dtype, plus this floor: what a right answer
 # may lose by adding in another order. Published in the guide; "gpu" is looser in float32 because exp2 and the division
@@ -21,6 +21,10 @@ FLOOR = {
 }
 # A budget larger than this would accept garbage: a plain formula that overflows in its dtype gives no licence to.
 BUDGET_CAP = 0.05
+_SLOW = (
+    "Every number should be read once and written once, a whole tile at a time, with neighbours side by side. Look for a loop "
+    "over single numbers, for something that is loaded twice, or for addresses that jump."
+)
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,8 @@ class Case:
         limit_bytes: for a memory case, the most that the call may allocate.
         size: for a memory case, the N that the slope is taken over.
         may_write: the call may write to its inputs (another check of the exercise says that it must not).
+        least_share: for a timed launch, the least share of the rate of a copy that passes. Never seconds: a share is the same
+            on a slow card and on one that somebody else uses.
     """
 
     name: str
@@ -47,6 +53,7 @@ class Case:
     limit_bytes: int | None = None
     size: int | None = None
     may_write: bool = False
+    least_share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -94,6 +101,14 @@ class Result:
     peak_bytes: int | None = None
     limit_bytes: int | None = None
     size: int | None = None
+    speed: tuple | None = None  # of a right answer that was timed: its seconds, and those of a copy of as many bytes
+    moved_bytes: int | None = None
+    least_share: float | None = None
+
+    @property
+    def share(self):
+        """The rate as a share of a copy's, or None when nothing was timed."""
+        return self.speed and self.speed[1] / self.speed[0]
 
 
 def budget(plain, exact, floor):
@@ -234,6 +249,19 @@ def evaluate(check, rng, rung, perform):
                 )
                 result.hint = check.hints.get("memory")
                 result.mistake = "memory" if result.hint else None
+        if case.least_share is not None:
+            result.least_share, result.moved_bytes = case.least_share, moved_bytes(case.call)
+            if result.passed and answer.speed is None:
+                result.passed, result.message = None, "the time of this launch could not be measured"
+            elif result.passed:
+                result.speed = answer.speed
+                if result.share < case.least_share:
+                    result.passed = False
+                    result.message = (
+                        f"right, but at {result.share:.0%} of the rate at which the card copies as many bytes; "
+                        f"{case.least_share:.0%} is asked for"
+                    )
+                    result.mistake, result.hint = "slow", _SLOW
         yield result
 
 

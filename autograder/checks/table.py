@@ -36,26 +36,30 @@ def _bytes(value):
     return "" if value is None else f"{value / 2**20:.1f} MiB"
 
 
+def _share(value):
+    return "" if value is None else f"{value:.0%}"
+
+
 def _name(result, hide):
     """The case's name; with `hide`, without the sizes that the grader drew ("n keys in tiles of n").
 
-    The sizes of a memory case are known to all: the limit is a function of them. "float16", "near 1000" and "-1000" hold
-    no size.
+    The sizes of a memory case are known to all: the limit is a function of them; and so are those of a timed one. "float16",
+    "near 1000" and "-1000" hold no size.
     """
-    if not hide or result.limit_bytes is not None:
+    if not hide or result.limit_bytes is not None or result.least_share is not None:
         return result.name
     return re.sub(r"(?<![\w.-])(?<!near )\d+", "n", result.name)
 
 
 def _columns(results, hide=False):
-    """Head and rows: memory cases show peak and limit where others show error and tolerance."""
-    memory = any(r.limit_bytes is not None for r in results)
-    head = ("case", "peak", "limit") if memory else ("case", "largest error", "tolerance")
-    rows = []
-    for r in results:
-        pair = (_bytes(r.peak_bytes), _bytes(r.limit_bytes)) if memory else (number(r.error), number(r.tolerance))
-        rows.append((r.passed, (_name(r, hide), *pair)))
-    return head, rows
+    """Head and rows: memory cases show peak and limit, timed ones rates, where others show error and tolerance."""
+    if any(r.limit_bytes is not None for r in results):
+        head, pair = ("peak", "limit"), lambda r: (_bytes(r.peak_bytes), _bytes(r.limit_bytes))
+    elif any(r.least_share is not None for r in results):
+        head, pair = ("share of a copy's rate", "at least"), lambda r: (_share(r.share), _share(r.least_share))
+    else:
+        head, pair = ("largest error", "tolerance"), lambda r: (number(r.error), number(r.tolerance))
+    return ("case", *head), [(r.passed, (_name(r, hide), *pair(r))) for r in results]
 
 
 def _failure(result):

@@ -5,21 +5,29 @@ beside it. Pages run with `chapters/` as their working directory and write `from
 """
 
 from figures.diagrams import memory_hierarchy, one_idea, recurrence, tiles
+from figures.forward import loop_traffic, speed, ulps
+from figures.masks import patterns, tile_map
 from figures.plots import peak_memory, roofline
-from figures.text import source, table
+from figures.text import measured, source, table
 from widgets.base import size
 from widgets.cards import CARDS, Card
 
 __all__ = [
     "CARDS",
     "Card",
+    "loop_traffic",
+    "measured",
     "memory_hierarchy",
     "one_idea",
+    "patterns",
     "peak_memory",
     "recurrence",
     "roofline",
     "size",
     "source",
+    "speed",
     "table",
+    "tile_map",
     "tiles",
+    "ulps",
 ]

@@ -1,11 +1,12 @@
-"""What a page shows as text: tables of what it computed, and the course's own code.
+"""What a page shows as text: tables of what it computed, and the course's own code; and what was measured on a card.
 
-Both return Markdown; the cell that shows one says `mystnb: {markdown_format: myst}`, for the default reads no tables.
+`table` and `source` return Markdown; the cell that shows one says `mystnb: {markdown_format: myst}`, for the default reads no tables.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 
 from IPython.display import Markdown
@@ -13,6 +14,12 @@ from IPython.display import Markdown
 import kernels
 
 KERNELS = Path(kernels.__file__).parent
+
+
+def measured(name: str) -> dict | None:
+    """What `kernels/bench/results/NAME.json` holds, or None where that has not been measured yet."""
+    file = KERNELS / "bench" / "results" / f"{name}.json"
+    return json.loads(file.read_text("utf-8")) if file.exists() else None
 
 
 def table(head, rows) -> Markdown:

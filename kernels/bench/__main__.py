@@ -138,8 +138,8 @@ def replayed_ms(call):
     """The time of a call that is captured in a CUDA graph."""
     import torch
 
-    torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
     with torch.cuda.graph(graph):
         call()
     return median_ms(graph.replay, warmup=10, rep=40)

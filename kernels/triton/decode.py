@@ -194,15 +194,11 @@ def _decode(q, k_cache, v_cache, block_table, kv_len, splits, k_descale, v_desca
         host.check_descale(name, x, cache)
         for name, x, cache in (("k_descale", k_descale, k_cache), ("v_descale", v_descale, v_cache))
     ]
-    kv_heads = k_cache.shape[2]
-    tiles = host.decode_tiles(q, k_cache, v_cache, block_table is not None)
+    paged = block_table is not None
     if splits is None:
-        row_tiles = triton.cdiv(q.shape[1] // kv_heads * q.shape[2], tiles.block_m)
-        splits = host.choose_splits(
-            row_tiles * kv_heads * q.shape[0],
-            triton.cdiv(kv_len, tiles.block_n),
-            host.multiprocessors(q.device),
-        )
+        tiles, splits = host.decode_plan(q, k_cache, v_cache, kv_len, paged)
+    else:
+        tiles = host.decode_tiles(q, k_cache, v_cache, paged)
     splits = positive_int("splits", splits)
     o = torch.empty((*q.shape[:3], v_cache.shape[3]), dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)

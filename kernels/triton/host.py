@@ -63,8 +63,11 @@ DECODE_TILES = {
     (128, 4): Tiles(32, 32, 4, 2),
     (256, 4): Tiles(16, 32, 8, 2),
 }
-PROGRAMS_A_MULTIPROCESSOR = 2  # of the decode kernel, at a time
-MOST_SPLITS = 256
+# And where there are too few programs for half of the card before they are split, so that each has a multiprocessor to
+# itself, or enough for more than two on each: with one stage less keys are loaded once ahead and not twice, and four fit.
+LONE_DECODE_TILES = DECODE_TILES | {(64, 2): Tiles(32, 128, 4, 5), (128, 2): Tiles(32, 128, 4, 5)}
+CROWDED_DECODE_TILES = DECODE_TILES | {(64, 2): Tiles(32, 64, 2, 4), (128, 2): Tiles(32, 64, 2, 4)}
+MOST_SPLITS = 128  # of the keys of a sequence; what the merge takes in at once
 
 
 class Options(NamedTuple):
@@ -316,14 +319,26 @@ def backward_tiles(q, k, v, do):
     return tuple(found)
 
 
-def decode_tiles(q, k_cache, v_cache, paged):
-    """Tiles of the decode kernel: rows enough for a group of query heads, where that is not too many."""
+def decode_tiles(q, k_cache, v_cache, paged, table=DECODE_TILES):
+    """Tiles of the decode kernel, whatever the batch: rows enough for a group of query heads, where that is not too many."""
     tiles = choose_tiles(
-        DECODE_TILES, q.shape[3], v_cache.shape[3], q.element_size(), shared_memory(q.device),
+        table, q.shape[3], v_cache.shape[3], q.element_size(), shared_memory(q.device),
         need=paged_bytes if paged else shared_bytes,
     )  # fmt: skip
     rows = q.shape[1] // k_cache.shape[2] * q.shape[2]
     return tiles._replace(block_m=min(tiles.block_m, padded(rows)))
+
+
+def decode_plan(q, k_cache, v_cache, kv_len, paged):
+    """(tiles, splits) that fill the card, for sequences of up to kv_len keys."""
+    tiles, at_once = decode_tiles(q, k_cache, v_cache, paged), 2 * multiprocessors(q.device)
+    rows = q.shape[1] // k_cache.shape[2] * q.shape[2]
+    programs = triton.cdiv(rows, tiles.block_m) * k_cache.shape[2] * q.shape[0]
+    if 4 * programs <= at_once:
+        tiles, at_once = decode_tiles(q, k_cache, v_cache, paged, LONE_DECODE_TILES), at_once // 2
+    elif programs > at_once:
+        tiles, at_once = decode_tiles(q, k_cache, v_cache, paged, CROWDED_DECODE_TILES), 2 * at_once
+    return tiles, choose_splits(programs, triton.cdiv(kv_len, tiles.block_n), at_once)
 
 
 def choose_tiles(table, head_dim, v_dim, itemsize, shared_memory, direct=True, need=None):
@@ -376,17 +391,17 @@ def backward_bytes(tiles, block_d, block_dv, itemsize):
     return itemsize * (kept + passing + probabilities)
 
 
-def choose_splits(programs, tiles, multiprocessors):
-    """Into how many parts to cut sequences of `tiles` tiles of keys, when `programs` programs serve them whole.
+def choose_splits(programs, tiles, at_once):
+    """Into how many parts to cut sequences of `tiles` tiles of keys, when `programs` programs serve them whole and the
+    card runs `at_once` of them at a time.
 
-    Programs run in waves of as many as the multiprocessors hold, and the last wave may be nearly empty. More
-    splits fill it better but leave more to merge: the smallest number is taken whose waves are at least 85 %
-    as full as the fullest. Numbers that only leave some splits without a tile are left out.
+    Programs run in waves of that many, and the last wave may be nearly empty. More splits fill it better but leave more
+    to merge: the smallest number is taken whose waves are at least 85 % as full as the fullest. Numbers that only leave
+    some splits without a tile are left out.
     """
-    wave = multiprocessors * PROGRAMS_A_MULTIPROCESSOR
 
     def full(splits):
-        return programs * splits / (wave * math.ceil(programs * splits / wave))
+        return programs * splits / (at_once * math.ceil(programs * splits / at_once))
 
     counts = [1] + [n for n in range(2, min(tiles, MOST_SPLITS) + 1) if -(-tiles // n) < -(-tiles // (n - 1))]
     if programs == 0:

@@ -9,6 +9,21 @@ alone: 03.step `state-written-to`, 03.step.masked `step-no-guard`, 03.one_query 
 
 from autograder.exercise import Mutant
 
+# check -> the cells whose code it runs.
+RUNS = {
+    "03.step": {"solution-step"},
+    "03.step.masked": {"solution-step"},
+    "03.one_query": {"solution-step", "solution-one-query"},
+    "03.tiles": {"solution-tiles"},
+    "03.memory": {"solution-tiles"},
+    "03.kernel.full": {"solution-kernel"},
+    "03.kernel.tails": {"solution-kernel"},
+    "03.kernel.causal": {"solution-kernel"},
+    "03.kernel.nan": {"solution-kernel"},
+    "03.host": {"solution-kernel", "solution-host"},
+    "03.host.memory": {"solution-kernel", "solution-host"},
+}
+
 STEP = frozenset({"03.step", "03.step.masked", "03.one_query"})  # flash_one_query calls step
 TILES = frozenset({"03.tiles", "03.memory"})
 KERNEL = frozenset({"03.kernel.full", "03.kernel.tails", "03.kernel.causal", "03.kernel.nan"})

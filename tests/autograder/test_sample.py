@@ -1,6 +1,8 @@
 """The whole sample class, end to end: made, graded and recorded by the commands that an instructor uses."""
 
+import functools
 import json
+import shutil
 import subprocess
 import sys
 
@@ -8,7 +10,7 @@ import numpy as np
 import pytest
 from small_assignment import needs_sandbox
 
-from autograder import checks, contestant, sample
+from autograder import checks, contestant, exercise, sample
 from autograder.checks import core
 from autograder.classroom import Classroom
 from autograder.student import PUBLIC_SEED
@@ -22,30 +24,51 @@ def autograder(*arguments):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """The graded class."""
-    folder = tmp_path_factory.mktemp("sample") / "class"
-    made = autograder("sample", folder, "--all")
-    assert made.returncode == 0, made.stderr
-    graded = autograder("grade", sample.ASSIGNMENT, "--class", folder, "--cell-seconds", 40, "--cpu")
-    assert graded.returncode == 0, graded.stdout + graded.stderr
-    return folder
+def graded(tmp_path_factory):
+    """graded(assignment): the folder of a class in which its whole sample was handed in and graded."""
+
+    @functools.cache
+    def make(assignment):
+        folder = tmp_path_factory.mktemp("sample") / "class"
+        made = autograder("sample", folder, assignment, "--all")
+        assert made.returncode == 0, made.stderr
+        done = autograder("grade", assignment, "--class", folder, "--cell-seconds", 20, "--cpu")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return folder
+
+    return make
 
 
-def test_every_submission_scores_exactly_what_it_must(folder):
-    wrong, count = sample.verify(Classroom(folder))
-    assert wrong == [] and count == len(sample.entries())
-    assert autograder("sample", folder, "--verify").returncode == 0
+@pytest.fixture
+def folder(graded):
+    """The graded class of the exercise whose sample has the hostile and broken submissions."""
+    return graded(sample.ASSIGNMENT)
 
 
-def test_the_reference_has_full_marks_and_the_blank_none(folder):
+@pytest.mark.parametrize("assignment", exercise.assignments())
+def test_every_submission_scores_exactly_what_it_must(assignment, graded):
+    wrong, count = sample.verify(Classroom(graded(assignment)))
+    assert wrong == [] and count == len(sample.entries(assignment))
+    assert autograder("sample", graded(assignment), "--verify").returncode == 0
+
+
+@pytest.mark.parametrize("assignment", exercise.assignments())
+def test_the_reference_has_full_marks_and_the_blank_none(assignment, graded):
+    folder = graded(assignment)
     report = folder / "report.json"
     assert autograder("report", "--class", folder, "--json", report, "--partial").returncode == 0
     rows = {r["student"]: r for r in json.loads(report.read_text())}
     assert rows["reference"]["earned"] == rows["reference"]["available"] == rows["reference"]["recorded"] > 0
     assert rows["blank"]["earned"] == 0 and rows["blank"]["available"] == rows["reference"]["available"]
-    assert all(r["waiting"] >= 2 for r in rows.values())  # the GPU's cell, which is no zero
-    assert autograder("report", "--class", folder, "--csv", folder / "x.csv").returncode == 4
+    on_gpu = 0
+    for cell in exercise.load_source(assignment).cells:
+        meta = cell.metadata.get("nbgrader", {})
+        if meta.get("grade") and checks.find(cell.source.split('"')[1]).gpu:
+            on_gpu += meta["points"]
+    assert all(r["waiting"] >= on_gpu for r in rows.values())  # the GPU's cells, which are no zeros
+    assert rows["reference"]["waiting"] == rows["blank"]["waiting"] == on_gpu
+    complete = autograder("report", "--class", folder, "--csv", folder / "x.csv").returncode
+    assert complete == (4 if any(r["waiting"] for r in rows.values()) else 0)
 
 
 def test_a_wrong_outcome_would_be_noticed(folder):
@@ -56,7 +79,8 @@ def test_a_wrong_outcome_would_be_noticed(folder):
     try:
         path.write_text(json.dumps(verdict))
         failed = autograder("sample", folder, "--verify")
-        assert failed.returncode == 1 and "blank: 03.step is passed, must be failed" in failed.stderr
+        assert failed.returncode == 1 and "03_flash_forward, blank: 03.step is passed, must be failed" in failed.stderr
+        assert "blank is this one: the release, with nothing filled in" in failed.stderr
     finally:
         path.write_text(original)
 
@@ -68,9 +92,26 @@ def test_the_page_of_a_hostile_script_is_harmless_and_shows_the_tables(folder):
     assert "cases pass" in page
 
 
-def test_every_mutant_and_every_entry_has_a_name_of_its_own_and_a_story():
-    entries = sample.entries()
+@pytest.mark.parametrize("assignment", exercise.assignments())
+def test_every_entry_has_a_name_of_its_own_and_a_story(assignment):
+    entries = sample.entries(assignment)
     assert len({e.name for e in entries}) == len(entries) and all(e.story for e in entries)
+    assert {"reference", "blank"} <= {e.name for e in entries}
+
+
+@pytest.mark.parametrize("assignment", exercise.assignments())
+def test_every_mutant_is_in_one_submission_and_no_check_sees_two(assignment):
+    """Else a check that fails would not tell which of them it caught."""
+    bundles, runs = sample.bundles(assignment), exercise.runs(assignment)
+    names = sorted(m.name for bundle in bundles for m in bundle)
+    assert names == sorted(m.name for m in exercise.mutants(assignment))
+    for bundle in bundles:
+        for check, cells in runs.items():
+            seen = [m.name for m in bundle if cells & {cell for cell, _, _ in m.edits}]
+            assert len(seen) <= 1, (check, seen)
+
+
+def test_the_small_sample_has_one_of_each_sort():
     small = sample.entries(small=True)
     assert {"reference", "blank", "broken-deleted-check"} <= {e.name for e in small}
     assert any(e.name.startswith("mutant-") for e in small) and any(e.name.startswith("hostile-") for e in small)
@@ -81,9 +122,9 @@ def test_every_kind_of_trick_and_accident_has_its_submission():
     shown = [kind for e in entries for kind in e.kinds]
     assert set(shown) == sample.KINDS
     for e in entries:
-        checked = {c for c in e.fails | e.gpu_fails | e.reviews | set(e.says) if c not in {"*", "?"}}
+        checked = {c for c in e.fails | (e.gpu_fails or set()) | e.reviews | set(e.says) if c not in {"*", "?"}}
         assert checked <= set(checks.CHECKS), e.name
-        assert e.kinds or e.name in {"reference", "blank"} or e.name.startswith("mutant-"), e.name
+        assert e.kinds or e.name in {"reference", "blank"} or e.name.startswith(("mutant", "person-")), e.name
 
 
 def test_a_message_or_flag_that_is_missing_would_be_noticed():
@@ -104,3 +145,48 @@ def test_the_answers_that_are_known_by_heart_are_those_of_the_public_cases():
     results = core.evaluate(check, np.random.default_rng(PUBLIC_SEED), "numpy",
                             lambda case: (contestant.perform(found["flash_one_query"], case.call), None))  # fmt: skip
     assert all(r.passed for r in results)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What people handed in
+
+
+@pytest.fixture
+def handed_in(tmp_path, monkeypatch):
+    """A copy of solutions/ for exercise 03, in which two people have handed something in; its folder of submissions."""
+    shutil.copytree(exercise.SOLUTIONS, tmp_path / "solutions", ignore=shutil.ignore_patterns("submissions"))
+    folder = tmp_path / "solutions" / "submissions" / sample.ASSIGNMENT
+    folder.mkdir(parents=True)
+    (folder / "ada.ipynb").write_bytes(b"as ada saved it")
+    (folder / "bob.ipynb").write_bytes(b"as bob saved it")
+    monkeypatch.setattr(exercise, "SOLUTIONS", tmp_path / "solutions")
+    return folder
+
+
+def people():
+    return {e.name: e for e in sample.entries() if e.name.startswith("person-")}
+
+
+def test_what_a_person_handed_in_must_pass_unless_it_is_said_otherwise(handed_in):
+    (handed_in / "outcomes.yml").write_text("bob: {story: forgot the mask, fails: [03.kernel.nan]}")
+    found = people()
+    assert {name: e.fails for name, e in found.items()} == {"person-ada": frozenset(), "person-bob": {"03.kernel.nan"}}
+    assert found["person-ada"].make() == b"as ada saved it" and found["person-bob"].story == "forgot the mask"
+    assert not [e for e in sample.entries(small=True) if e.name.startswith("person-")]
+
+
+@pytest.mark.parametrize("said, why", [
+    ("carol: {fails: []}", "'carol' is not a notebook beside it; there are: ada, bob"),
+    ("ada: {failed: [03.step]}", "of 'ada' story and fails may be said, not"),
+    ("ada: 03.step", "of 'ada' story and fails may be said, not '03.step'"),
+])  # fmt: skip
+def test_an_outcome_that_says_nothing_is_refused(handed_in, said, why):
+    (handed_in / "outcomes.yml").write_text(said)
+    with pytest.raises(ValueError, match=why):
+        sample.entries()
+
+
+def test_a_sample_of_an_exercise_that_is_not_there_makes_nothing(tmp_path):
+    made = autograder("sample", tmp_path / "class", sample.ASSIGNMENT, "04_mask")
+    assert made.returncode == 1 and "'04_mask' does not exist; there are: " in made.stderr
+    assert not (tmp_path / "class").exists()

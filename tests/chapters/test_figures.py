@@ -16,12 +16,32 @@ from figures.plots import growth  # noqa: E402
 
 LENGTHS, NAIVE, FLASH = [512, 2048, 8192], [3 * n * n * 4 for n in (512, 2048, 8192)], [4e5, 8e5, 2.4e6]
 WORK = [("copy", 0.5, "query", "v"), ("naive", 60, "danger", "s"), ("flash", 4000.0, "current", "o")]
+LOOPS = {
+    "queries outside": {"Q": 2e6, "K, V": 2.6e8, "m, l, o": 0, "O, lse": 2e6},
+    "keys outside": {"Q": 1.3e8, "K, V": 4e6, "m, l, o": 5.2e8, "O, lse": 2e6},
+}
+ULPS = {"plain": [0.2, 1.2, 3], "shuffled": [0.3, 1.1, 2], "16": [1, 2, 7], "128": [0, 0.8, 2]}
+SPEED = [
+    {"who": who, "q_len": n, "tflops": most * (1 - 300 / n)}
+    for who, most in (("ours", 480), ("sdpa flash", 490), ("plain", 70))
+    for n in (2048, 512, 8192)
+]
+MASKS = [
+    ("square", [[True, False], [True, True]]),
+    ("blind", [[False, False], [False, False], [True, False]]),
+]
+KINDS = [("causal", [[1, 0], [2, 1]]), ("window", [[1, 0, 0], [1, 1, 0], [0, 1, 1]])]
 FIGURES = {
     "one_idea": lambda: figures.one_idea(),
     "memory_hierarchy": lambda: figures.memory_hierarchy(figures.CARDS["H100"]),
     "recurrence": lambda: figures.recurrence([1, 3, 2, 0, 5, 4], 2),
     "tiles": lambda: figures.tiles(),
     "peak_memory": lambda: figures.peak_memory(LENGTHS, NAIVE, FLASH),
+    "loop_traffic": lambda: figures.loop_traffic(LOOPS),
+    "ulps": lambda: figures.ulps(ULPS),
+    "speed": lambda: figures.speed(SPEED, ("matrix units", 700)),
+    "patterns": lambda: figures.patterns(MASKS),
+    "tile_map": lambda: figures.tile_map(KINDS, "Two maps"),
     "roofline": lambda: figures.roofline(figures.CARDS["A100"], WORK),
 }
 
@@ -35,7 +55,7 @@ def words_of(shown):
 
 
 def test_all_figures_are_listed_here():
-    helpers = {"CARDS", "Card", "size", "source", "table"}
+    helpers = {"CARDS", "Card", "size", "source", "table", "measured"}
     assert FIGURES.keys() == set(figures.__all__) - helpers
 
 
@@ -105,6 +125,14 @@ def test_the_roofline_says_what_waits_for_memory():
     )
 
 
+def test_masks_say_how_many_queries_see_nothing_and_maps_how_many_tiles_are_of_each_kind():
+    svg = svg_of(figures.patterns(MASKS))
+    assert "square: 0 of 2 queries see no key; blind: 2 of 3 queries see no key." in svg
+    assert words_of(figures.patterns(MASKS)).count("sees no key") == 2
+    svg = svg_of(figures.tile_map(KINDS, "Two maps"))
+    assert "causal: 1 full, 2 partial, 1 empty; window: 0 full, 5 partial, 4 empty." in svg
+
+
 @pytest.mark.parametrize(
     ("call", "names"),
     [
@@ -113,6 +141,11 @@ def test_the_roofline_says_what_waits_for_memory():
         (lambda: figures.tiles(count=3, row=3), "row"),
         (lambda: figures.roofline(figures.CARDS["A100"], [("nothing", 0, "key", "o")]), "work"),
         (lambda: figures.peak_memory([1], [1], [1]), "lengths"),
+        (lambda: figures.patterns([("wide", [[True] * 7])]), "cases"),
+        (lambda: figures.tile_map([("one", [[1]])] * 4, "Four maps"), "cases"),
+        (lambda: figures.loop_traffic({"one": {"S": 1}}), "parts"),
+        (lambda: figures.ulps({}), "errors"),
+        (lambda: figures.speed([]), "rows"),
         (lambda: figures.table(("a", "b"), [(1,)]), "rows"),
         (lambda: figures.source("reference/state.py", "nothing"), "function"),
         (lambda: figures.source("reference/state.py", "step", start="nothing"), "start"),
@@ -121,6 +154,32 @@ def test_the_roofline_says_what_waits_for_memory():
 def test_bad_input_is_named(call, names):
     with pytest.raises(ValueError, match=names):
         call()
+
+
+def test_the_bars_of_the_loop_orders_say_every_part_and_the_ratio():
+    svg = svg_of(figures.loop_traffic(LOOPS))
+    words = words_of(figures.loop_traffic(LOOPS))
+    assert {f"{part} {figures.size(x)}" for own in LOOPS.values() for part, x in own.items() if x} <= set(
+        words
+    )
+    assert not any(word.startswith("m, l, o 0") for word in words)
+    assert "Keys outside moves 2.5 times what queries outside moves" in svg
+
+
+def test_the_plot_of_ulps_says_its_medians():
+    assert "plain 1.2, shuffled 1.1, 16 2.0, 128 0.8." in svg_of(figures.ulps(ULPS))
+
+
+def test_the_plot_of_speed_names_every_line_and_puts_the_fastest_first():
+    svg = svg_of(figures.speed(SPEED))
+    at_end = {row["who"]: row["tflops"] for row in SPEED if row["q_len"] == 8192}
+    told = ", ".join(f"{who} {at_end[who]:.0f}" for who in ("sdpa flash", "ours", "plain"))
+    assert f"At 8,192 tokens, in TFLOP/s: {told}." in svg
+    assert {"ours", "sdpa flash", "plain", "512", "2k", "8k"} <= set(words_of(figures.speed(SPEED)))
+
+
+def test_what_was_measured_is_read_or_missing():
+    assert figures.measured("no such card") is None
 
 
 def test_source_is_the_file_without_the_docstring():

@@ -112,7 +112,7 @@ def cases(draw):
     return shape
 
 
-@settings(deadline=None, max_examples=60 if GPU else 8)
+@settings(deadline=None, max_examples=30 if GPU else 8)
 @given(
     shape=cases(),
     causal=st.booleans(),

@@ -274,19 +274,18 @@ def test_a_sequence_alone_and_in_a_batch_is_the_same_to_the_bit(dtype, problem, 
 
 def test_the_number_of_splits():
     """Few when there are programs enough, many when there are not, and never one that leaves a split idle."""
-    assert host.choose_splits(programs=1000, tiles=100, multiprocessors=100) == 1
-    assert host.choose_splits(programs=0, tiles=100, multiprocessors=100) == 1
-    assert host.choose_splits(programs=8, tiles=1, multiprocessors=100) == 1
-    assert host.choose_splits(programs=8, tiles=0, multiprocessors=100) == 1
+    assert host.choose_splits(programs=1000, tiles=100, at_once=200) == 1
+    assert host.choose_splits(programs=0, tiles=100, at_once=200) == 1
+    assert host.choose_splits(programs=8, tiles=1, at_once=200) == 1
+    assert host.choose_splits(programs=8, tiles=0, at_once=200) == 1
     for programs in 1, 8, 32, 150, 201, 300:
         for tiles in 2, 7, 64, 4000:
-            for multiprocessors in 20, 108, 132:
-                splits = host.choose_splits(programs, tiles, multiprocessors)
-                wave = multiprocessors * host.PROGRAMS_A_MULTIPROCESSOR
-                full = [programs * n / (wave * math.ceil(programs * n / wave)) for n in range(1, 129)]
+            for wave in 40, 132, 216, 264:
+                splits = host.choose_splits(programs, tiles, wave)
+                full = [programs * n / (wave * math.ceil(programs * n / wave)) for n in range(1, host.MOST_SPLITS + 1)]
                 possible = [
                     n
-                    for n in range(1, min(tiles, 128) + 1)
+                    for n in range(1, min(tiles, host.MOST_SPLITS) + 1)
                     if n == 1 or -(-tiles // n) < -(-tiles // (n - 1))
                 ]
                 assert splits in possible
@@ -296,14 +295,15 @@ def test_the_number_of_splits():
 
 
 def test_splits_are_chosen_from_the_card(problem, oracle, monkeypatch, device):
-    q, k, v = tensors(problem(np.random.default_rng(0), 1, 2, 2, 1, 160), torch.float16, device)
+    q, k, v = tensors(problem(np.random.default_rng(0), 1, 2, 2, 1, 400), torch.float16, device)
     seen = []
     launch = decode.launch
     monkeypatch.setattr(decode, "launch", lambda *args: (seen.append(len(args[7])), launch(*args)))
-    for multiprocessors in 1, 4:
+    for multiprocessors in 1, 2, 8:
         monkeypatch.setattr(host, "multiprocessors", lambda device, n=multiprocessors: n)
         assert_right(poisoned(flash_decoding, q, k, v), q, k, v, oracle)
-    assert seen == [1, 4]  # 2 programs on 2 and on 8 places, 10 tiles of keys
+    # Two programs on 2 and on 4 places with 7 tiles of keys, then on 8 multiprocessors with 4 larger tiles.
+    assert seen == [1, 2, 4]
 
 
 def fp8_problem(rng, problem, device, lens, block, heads=6, kv_heads=2, kv_len=50, q_len=1):

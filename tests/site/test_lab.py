@@ -16,6 +16,9 @@ CELLS = [
     "print('tile', w.tile, 'preset', w.preset, 'first', w.scores[0])",
     "q = Quiz('02_online_softmax')\nq",
     "print('answers', q.answers, 'score', q.score)",
+    "from widgets import Tiles\nt = Tiles(n=512, position=3)\nt",
+    "t.tile_k = 64",
+    "print('visit', t.position, 'of', t.count['visits'], 'card', t.card)",
 ]
 
 
@@ -58,7 +61,7 @@ def test_traits_travel_both_ways(browser, lab):
     page.set_default_timeout(60_000)
     page.goto(f"{lab}/tree/widgets.ipynb")
     cells = page.locator(".jp-Notebook .jp-CodeCell")
-    cells.nth(5).wait_for()
+    cells.nth(len(CELLS) - 1).wait_for()
     # A cell that is run before the kernel is there is not queued: it is lost.
     page.locator(".jp-Notebook-ExecutionIndicator[data-status='idle']").wait_for(state="attached")
 
@@ -100,4 +103,16 @@ def test_traits_travel_both_ways(browser, lab):
     assert "Right" in form.locator(".ft-result").inner_text()
     assert form.locator("cite").count() == 1 and form.locator("a").count() == 0
     assert run(5).inner_text().strip() == "answers [2, None, None, None, None, None] score 1"
+
+    # The tiles: what Python sets is drawn, where a reader walks to is known in Python.
+    run(6)
+    tiles = page.locator(".ft-tiles")
+    tiles.wait_for()
+    run(7)
+    page.wait_for_function(
+        "document.querySelector('.ft-tiles [for$=tile_k] output').textContent === '64 keys'"
+    )
+    tiles.locator("select").nth(4).select_option("A100")
+    tiles.locator(".ft-orders").press("Space")
+    assert run(8).inner_text().split() == ["visit", "4", "of", "32", "card", "A100"]
     page.close()

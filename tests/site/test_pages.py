@@ -14,15 +14,18 @@ PHONE = {"width": 360, "height": 740}
 
 
 class Scan(HTMLParser):
-    """The ids, links, loaded files and descriptions of a page."""
+    """The ids, links, loaded files and descriptions of a page. `repeated`: ids that occur more than once."""
 
     def __init__(self, text):
         super().__init__()
         self.ids, self.links, self.files, self.descriptions = set(), [], [], []
+        self.repeated = []
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
         attrs = dict(attrs)
+        if attrs.get("id") in self.ids:
+            self.repeated.append(attrs["id"])
         self.ids |= {attrs[key] for key in ("id", "name") if attrs.get(key)}
         if tag == "a" and attrs.get("href"):
             self.links.append(attrs["href"])
@@ -118,6 +121,10 @@ def test_internal_links_and_files_exist(scans, site):
             elif anchor and file.suffix == ".html" and unquote(anchor) not in scans[file].ids:
                 wrong.append(f"{path.relative_to(site)}: no anchor {target}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_no_id_occurs_twice_on_a_page(scans):
+    assert not {path.name: scan.repeated for path, scan in scans.items() if scan.repeated}
 
 
 def test_no_page_loads_a_file_from_elsewhere(scans):
