@@ -224,6 +224,22 @@ def flash_one_query(q, k, v, tile):
 check("03.one_query", flash_one_query)
 
 # %% [markdown]
+# ## Tiles against tiles
+#
+# From part 3 on you take many queries at once. Here are the tiles of Q against those of K and V, in both orders of the two
+# loops: what is in fast memory at each step, what moves, and what has to be written back. Yours is the order with the
+# queries outside.
+
+# %%
+try:
+    from widgets import Tiles
+
+    tiles = Tiles()
+except ImportError:
+    tiles = "The tiles are part of the course's site: chapter 3, FlashAttention forward."
+tiles
+
+# %% [markdown]
 # ## Part 3: tiles of queries
 #
 # One query after another reads all of K and V again for each. Write `flash_attention(q, k, v, tile_q, tile_k)`: it takes

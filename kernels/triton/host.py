@@ -384,9 +384,10 @@ def paged_bytes(tiles, block_d, block_dv, itemsize):
 
 
 def backward_bytes(tiles, block_d, block_dv, itemsize):
-    """The same for either backward kernel: two tiles that stay, two a stage, probabilities and their gradient."""
+    """The same for either backward kernel: two tiles that stay, two a stage, probabilities and their gradient. Without
+    stages Triton may hold a tile twice, since it is read by rows and by columns."""
     kept = max(tiles.block_m, tiles.block_n) * (block_d + block_dv)
-    passing = tiles.stages * min(tiles.block_m, tiles.block_n) * (block_d + block_dv)
+    passing = max(2, tiles.stages) * min(tiles.block_m, tiles.block_n) * (block_d + block_dv)
     probabilities = 2 * tiles.block_m * tiles.block_n if itemsize == 4 else 0
     return itemsize * (kept + passing + probabilities)
 

@@ -303,11 +303,12 @@ def test_tiles_do_not_change_the_result(run):
     assert 0 < glued["tiles_worst"] < 1e-13
 
 
-def test_a_wrong_step_is_caught_with_its_hint(run):
+def test_the_example_of_chapter_0_fails_with_its_hint_and_passes_where_the_text_says(run):
     _, outputs = run("00_start_here")
     tables = [out.data["text/plain"] for out in outputs if "text/html" in out.get("data", {})]
-    (wrong,) = [table for table in tables if table.startswith("03.step")]
-    assert "✗ fail" in wrong and "hint" in wrong and "o does not" in wrong
+    (wrong,) = [table for table in tables if table.startswith("00.scores")]
+    assert "✗ fail" in wrong and "hint" in wrong and "the square root of d: divide by it" in wrong
+    assert re.findall(r"✓ pass .*(d = \d+)", wrong) == ["d = 1"]
 
 
 def test_chapter_0_what_the_interpreter_does_otherwise(run):
