@@ -129,7 +129,7 @@ class Classroom:
         if rotate or assignment not in seeds:
             seeds[assignment] = secrets.token_hex(32)
             path.parent.mkdir(parents=True, exist_ok=True)
-            part = path.with_suffix(".part")
+            part = path.with_suffix(f".{platform.node()}.{os.getpid()}.part")
             with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
                 json.dump(seeds, file, indent=1)
             part.replace(path)
@@ -161,7 +161,7 @@ class Classroom:
 
         When it was graded more than once, with other limits, the last run counts.
         """
-        path = self._current(assignment, student)
+        path = self.current(assignment, student)
         if path is None:
             return None
         return json.loads(path.read_text()), nbformat.read(path.with_suffix(".ipynb"), as_version=4)
@@ -174,7 +174,7 @@ class Classroom:
             if path.exists():
                 statuses = {c["status"] for c in json.loads(path.read_text())["cells"].values()}
                 if "infrastructure_error" not in statuses:
-                    if self._current(assignment, student) != path:
+                    if self.current(assignment, student) != path:
                         path.touch()  # these limits are asked for again: this verdict counts, not that of the run between
                     continue
             yield job
@@ -196,7 +196,7 @@ class Classroom:
         seed = judge.seed_id(self.seed(assignment))
         return _digest(*(_digest(part).encode() for part in (submission, master, checks.encode(), seed.encode())))[:12]
 
-    def _current(self, assignment, student):
+    def current(self, assignment, student):
         """Path of the verdict that counts now, or None."""
         content = self._content(assignment, student)
         for rung in ("gpu", "cpu"):
@@ -260,7 +260,7 @@ class Classroom:
         """
         scores = self.auto_scores(assignment)
         for student in self.students(assignment):
-            path = self._current(assignment, student)
+            path = self.current(assignment, student)
             notebook = self.folder / "autograded" / student / assignment / self.notebook(assignment).name
             receipt = self._receipt_path(assignment, student)
             known = receipt.read_text() if receipt.exists() and notebook.exists() else None
@@ -283,7 +283,7 @@ class Classroom:
         name = self.notebook(assignment).name
         autograde = self._autograde(assignment)
         for student in students:
-            path = self._current(assignment, student)
+            path = self.current(assignment, student)
             if path is None:
                 yield student, f"{student} has no verdict for {assignment} as it is now; run `autograder grade` first"
                 continue

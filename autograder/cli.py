@@ -22,6 +22,10 @@ out = Console()
 
 OK, FAILED, NO_SANDBOX, WAITING = 0, 1, 3, 4
 ClassOption = Annotated[Path, typer.Option("--class", help="The class folder (nbgrader's course root).")]
+RosterOption = Annotated[
+    Path | None,
+    typer.Option(help="A CSV file of the students: nbgrader's, Moodle's or Canvas's. Names and addresses go to nbgrader's gradebook."),
+]
 
 
 def _classroom(folder):
@@ -76,16 +80,22 @@ def doctor(sandbox: Annotated[bool, typer.Option("--sandbox", help="Try the sand
 
 
 @app.command(epilog="Example: `autograder new class/2026`; then put notebooks at submitted/STUDENT/ASSIGNMENT/ in it.")
-def new(folder: Annotated[Path, typer.Argument(help="Where the class goes; a new or empty folder.")]):
+def new(
+    folder: Annotated[Path, typer.Argument(help="Where the class goes; a new or empty folder.")],
+    roster: RosterOption = None,
+):
     """Make an empty class, with every exercise in its source and release folders."""
-    from autograder import exercise
+    from autograder import exercise, intake
     from autograder.classroom import Classroom
 
     if folder.exists() and any(folder.iterdir()):
         _fail(f"{folder} is not empty; a new class needs a new folder")
+    people = intake.Roster(roster) if roster else None  # a wrong file is found before anything is made
     classroom = Classroom.create(folder)
     for name in exercise.assignments():
         classroom.add(name, exercise.load_source(name), exercise.notebook_name(name))
+    if people:
+        people.fill(classroom)
     out.print(f"{folder}: {', '.join(classroom.assignments())} released", highlight=False)
 
 
@@ -364,7 +374,7 @@ def intake(
     source: Annotated[Path, typer.Argument(help="A folder of hand-ins, nbgrader's submitted/, or a zip of Moodle or Canvas.")],
     folder: ClassOption,
     assignment: Annotated[str | None, typer.Option(help="What all of it was handed in for.")] = None,
-    roster: Annotated[Path | None, typer.Option(help="A CSV file of the students: nbgrader's, Moodle's or Canvas's.")] = None,
+    roster: RosterOption = None,
 ):
     """Take hand-ins into the class, and report on every file: accepted, an older version, or refused and why."""
     from rich.markup import escape
@@ -372,7 +382,10 @@ def intake(
     from autograder import intake as intakes
 
     classroom = _classroom(folder)
-    run = intakes.Intake(classroom, assignment, intakes.Roster(roster) if roster else None)
+    people = intakes.Roster(roster) if roster else None
+    if people:
+        people.fill(classroom)
+    run = intakes.Intake(classroom, assignment, people)
     lines = run.run(source)
     path = run.write_report()
     for line in lines:

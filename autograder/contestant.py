@@ -28,6 +28,9 @@ import numpy as np
 
 _registry = {}
 _BEHIND = 1 << 16  # elements behind each output of a kernel; no tile of the course is larger
+# What outputs are filled with, as an integer of as many bytes: a NaN with bits that no arithmetic gives, so that one which was stored
+# can be told from it. Converted to float32, each is the first of them.
+UNTOUCHED = {"float32": 0x7FD50000, "float16": 0x7EA8, "bfloat16": 0x7FD5}
 _ROUNDS = 20  # of a timed launch, and of the copy beside it
 
 
@@ -116,7 +119,8 @@ def perform(target, call, keep_inputs=True, ready=lambda: None, done=lambda: Non
             for name, (shape, dtype) in call.outputs.items():
                 # Memory behind the output, so that a store without a mask is seen there and harms nothing else.
                 size = math.prod(shape) * max(call.copies, 1)
-                whole = torch.full((size + _BEHIND,), float("nan"), dtype=getattr(torch, dtype), device=device)
+                bits = torch.int32 if dtype == "float32" else torch.int16
+                whole = torch.full((size + _BEHIND,), UNTOUCHED[dtype], dtype=bits, device=device).view(getattr(torch, dtype))
                 outputs[name], behind[name] = whole[:size].view(_longer(shape, call.copies)), whole[size:]
             inputs = [_materialise(a, device) for a in call.arguments]
             if call.copies:
@@ -141,7 +145,11 @@ def perform(target, call, keep_inputs=True, ready=lambda: None, done=lambda: Non
                 outputs[name] = torch.stack([every.amin(0), every.amax(0)])  # either is NaN where a copy is
             for name, rest in behind.items():
                 if not rest.isnan().all():
-                    problem = f"the kernel wrote past the end of {name}: the store needs a mask"
+                    places = int((~rest.isnan()).sum())
+                    problem = (
+                        f"the kernel wrote to {places} place{'s' * (places > 1)} past the end of {name}: "
+                        "the store has no mask, or one that lets too much through"
+                    )
                     return Answer(problem=problem, seconds=after - before)
             arrays = [_array(tensor, name) for name, tensor in outputs.items()]
         else:
@@ -164,7 +172,7 @@ def perform(target, call, keep_inputs=True, ready=lambda: None, done=lambda: Non
         if isinstance(error, KeyboardInterrupt) and "_answering" not in globals():
             raise  # in the student's own notebook, the stop button must stop
         text = "".join(traceback.format_exception(error, limit=-6))
-        return Answer(problem=f"{type(error).__name__}: {_short(error)}", detail=text[-4000:])
+        return Answer(problem=f"{type(error).__name__}: {_short(error)}{_line(error, target)}", detail=text[-4000:])
     return Answer(arrays, changed=changed, seconds=after - before, speed=speed)
 
 
@@ -215,6 +223,20 @@ def _short(error, limit=300):
     return text if len(text) <= limit else text[:limit] + "..."
 
 
+def _line(error, target):
+    """The innermost line of `target`'s file that `error` came through, as ", at `x = y`"; "" where there is none.
+
+    Of a kernel in the interpreter the student's line is in the cause: what arrives is the interpreter's own error.
+    """
+    code = getattr(getattr(target, "fn", target), "__code__", None)
+    frames = []
+    for each in (error, error.__cause__):
+        if each is not None:
+            frames += traceback.extract_tb(each.__traceback__)
+    lines = [frame.line for frame in frames if code and frame.filename == code.co_filename and frame.line]
+    return f", at `{_short(lines[-1], 100)}`" if lines else ""
+
+
 def _device():
     import torch
 
@@ -261,15 +283,19 @@ def _array(value, name):
     """`value` as a plain NumPy array of numbers; 16-bit floats as float32, since NumPy has no bfloat16."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        value = value.detach()
-        if value.dtype in (torch.float16, torch.bfloat16):
-            value = value.float()
-        value = value.cpu().numpy()
+        # NumPy and the shift of bfloat16 keep the bits of a NaN; torch's own conversion of float16, or a GPU's, need not.
+        value = value.detach().cpu()
+        value = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+        value = value.astype(np.float32) if value.dtype == np.float16 else value
     if isinstance(value, (bool, int, float, np.generic)):
         value = np.asarray(value)
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiub":
         kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__[:60]
-        hint = ": is the part still empty, or a `return` missing?" if value is None else ""
+        hint = ""
+        if value is None:
+            hint = ": is the part still empty, or a `return` missing?"
+        elif isinstance(value, list):
+            hint = ": several results come back as a tuple, `return a, b`, and many numbers as one array"
         raise _NotAnArray(f"{name} should be an array or a number, but is {kind}{hint}")
     return np.array(value, subok=False)
 

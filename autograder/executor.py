@@ -251,7 +251,15 @@ def read_answer(sandbox, number):
                 arrays.append(_read_array(data))
         problem = None if body["problem"] is None else _without_numbers(str(body["problem"])[:500])
         changed = [str(c)[:60] for c in list(body["changed"])[:16]]
-        return contestant.Answer(arrays, problem, _traceback(str(body["detail"])[:4000]), changed, float(body["seconds"]))
+        speed = None
+        if body.get("speed") is not None:
+            seconds, copy_seconds = map(float, body["speed"])
+            if not (0 < seconds < math.inf and 0 < copy_seconds < math.inf):
+                raise ValueError("a time that cannot be")
+            speed = seconds, copy_seconds
+        return contestant.Answer(
+            arrays, problem, _traceback(str(body["detail"])[:4000]), changed, float(body["seconds"]), speed
+        )
     except (Exception, RecursionError) as error:  # whatever stands in the file, the judge goes on
         return unreadable(error)
 
@@ -288,8 +296,8 @@ class _Meter:
     """The peak memory of one call, seen from outside.
 
     It runs from before the call is asked for until its answer is there; "ready" and "done", at which an honest call waits,
-    only make sure that one as short as a blink is seen. Counted: growth of each process's high-water mark (`VmHWM`), pages that
-    the forked child wrote to (`Private_Dirty`: memory that was set up before the fork and is used as scratch), and what was
+    only make sure that one as short as a blink is seen. Counted: growth of each process's high-water mark (`VmHWM`) beyond what a
+    fork starts with and the libraries' pages that it looks at, pages that the forked child wrote to (`Private_Dirty`: memory that was set up before the fork and is used as scratch), and what was
     put into the tmpfs and into anonymous files. For tensors on a GPU instead what NVML says of these processes: from "ready"
     on, when the CUDA context and the inputs are there, but never leaving out more than such a context takes. Where NVML tells
     nothing of these processes (WSL, some containers) there is no peak, and a person must look: 0 would pass.
@@ -301,6 +309,7 @@ class _Meter:
         self._told = False
         self._gpu = _nvml() if tensors and process.sandbox.gpu else None
         self._start = self._read(reset=True)
+        self._files_seen = {}  # pid -> bytes of files that it had mapped at most
         self._ready = 0
         self._let = set()
 
@@ -314,9 +323,7 @@ class _Meter:
         sandbox = self.process.sandbox
         said = [word for word in ("ready", "done") if word not in self._let and sandbox.look(self.number, word, 0) is not None]
         high, dirty, files, gpu = self._read()
-        # A forked child starts with its parent's pages.
-        base = [start.get(self.process.main.pid, 0) for start in self._start[:2]]
-        grown = sum(max(size - self._start[0].get(pid, base[0]), 0) for pid, size in high.items())
+        grown = sum(max(self._grown(pid, *sizes), 0) for pid, sizes in high.items())
         written = sum(max(size - self._start[1].get(pid, 0), 0) for pid, size in dirty.items())
         if "ready" in said:
             self._ready = gpu
@@ -330,6 +337,16 @@ class _Meter:
             self._let.add(word)
             (sandbox.requests / self.number / {"ready": "go", "done": "measured"}[word]).touch()
 
+    def _grown(self, pid, size, mapped):
+        """Bytes that the high-water mark `size` is above what the process had, or began with."""
+        if pid in self._start[0]:
+            return size - self._start[0][pid][0]
+        # A fork starts with its parent's pages but for those of files, which come as it looks at them. They count up to what
+        # its parent had of them: so nobody gains by looking at more.
+        whole, of_files = self._start[0].get(self.process.main.pid, (0, 0))
+        self._files_seen[pid] = max(mapped, self._files_seen.get(pid, 0))
+        return size - (whole - of_files) - min(self._files_seen[pid], of_files)
+
     def _read(self, reset=False):
         high, dirty, files = {}, {}, 0
         pids = []
@@ -340,8 +357,9 @@ class _Meter:
                 root = Path(f"/proc/{pid}")
                 if reset:
                     (root / "clear_refs").write_text("5")
-                high[pid] = _field(root / "status", "VmRSS" if reset else "VmHWM")
-                dirty[pid] = _field(root / "smaps_rollup", "Private_Dirty")
+                status = (root / "status").read_text()
+                high[pid] = _field(status, "VmRSS" if reset else "VmHWM"), _field(status, "RssFile")
+                dirty[pid] = _field((root / "smaps_rollup").read_text(), "Private_Dirty")
                 files += anonymous_bytes(pid)
         files += self._tmpfs()
         return high, dirty, files, self._gpu(pids) if self._gpu else 0
@@ -355,8 +373,8 @@ class _Meter:
         return used
 
 
-def _field(path, name):
-    for line in path.read_text().splitlines():
+def _field(text, name):
+    for line in text.splitlines():
         if line.startswith(name + ":"):
             return int(line.split()[1]) * 1024
     raise ValueError(name)
@@ -532,6 +550,7 @@ class Notebook(_Process):
         """Run one cell; raises Stop when the kernel is gone."""
         self._flood = self._exited = False
         self._client.reset()
+        self._client.reset_execution_trackers()  # so that no display of an earlier cell can be changed by this one
         otherwise = "this cell ended its Python process"
         try:
             with self.sandbox.listening():
@@ -576,7 +595,7 @@ class Notebook(_Process):
                 self.restart()
                 self._execute(cell, index)
                 errors = [o for o in cell.outputs if o.output_type == "error"]
-                failure = f"{errors[0].ename}: {errors[0].evalue}"[:500] if errors else None
+                failure = _without_numbers(f"{errors[0].ename}: {errors[0].evalue}"[:500]) if errors else None
             except Stop as stop:
                 failure = stop.reason
                 cell.outputs.append(new_output("error", ename="Stopped", evalue=failure, traceback=[f"Stopped: {failure}"]))

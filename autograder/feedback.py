@@ -56,11 +56,21 @@ class FeedbackGrades(VerdictPreprocessor, GetGrades):
     """Put what the gradebook and the recorded verdict say where the template finds it, as `resources["feedback"]`."""
 
     def preprocess(self, nb, resources):
-        """nbconvert's hook. The check tables are made again, without what belongs to the grader alone."""
+        """nbconvert's hook. The check tables are made again, without what belongs to the grader alone.
+
+        What other cells put out after the first check is left out. By then code of the student's has been called with secret
+        inputs and may have kept them in a file, which any later cell could show. The instructor's copy has it all.
+        """
         nb, resources = GetGrades.preprocess(self, nb, resources)
         verdict = self.recorded(nb, resources)
         rows = []
+        called = False
         for cell in nb.cells:
+            if not cell.metadata.get("nbgrader", {}).get("grade") or cell.metadata.nbgrader.get("solution"):
+                if called and cell.cell_type == "code":
+                    cell.outputs = []
+            elif cell.cell_type == "code":
+                called = True
             if not cell.metadata.get("nbgrader", {}).get("grade"):
                 continue
             entry = verdict["cells"].get(grade_id(cell))

@@ -5,6 +5,9 @@ nbgrader stays the system of record. A class's `nbgrader_config.py` names these 
 same scores from the same verdicts.
 """
 
+import json
+
+import nbformat
 from nbconvert.preprocessors.sanitize import SanitizeHTML
 from nbformat.v4 import new_notebook
 from nbgrader.preprocessors import NbGraderPreprocessor, SaveAutoGrades
@@ -15,21 +18,21 @@ from autograder.rebuild import is_extra, is_graded
 
 
 class VerdictPreprocessor(NbGraderPreprocessor):
-    """What both have in common: they find the verdict of the notebook at hand."""
+    """What both have in common: they find the verdict on the notebook at hand."""
 
     class_dir = Unicode(help="The class folder (nbgrader's course root).").tag(config=True)
 
-    def verdict(self, resources):
-        """(verdict, executed notebook) of the submission that `resources` names; made now if there is none."""
+    def verdict_path(self, resources):
+        """Path of the verdict of the submission that `resources` names; made now if there is none."""
         from autograder.classroom import Classroom
 
         classroom = Classroom(self.class_dir)
         names = resources["nbgrader"]
-        found = classroom.verdict(names["assignment"], names["student"])
+        found = classroom.current(names["assignment"], names["student"])
         if found is None:
             # `nbgrader autograde` was called before `autograder grade`: the verdict is made now, here.
             judge.grade(classroom.job(names["assignment"], names["student"]))
-            found = classroom.verdict(names["assignment"], names["student"])
+            found = classroom.current(names["assignment"], names["student"])
         return found
 
 
@@ -38,9 +41,10 @@ class ApplyVerdict(VerdictPreprocessor):
 
     def preprocess(self, nb, resources):
         """nbconvert's hook. Returns the executed notebook and `resources`."""
-        verdict, executed = self.verdict(resources)
+        path = self.verdict_path(resources)
+        executed = nbformat.read(path.with_suffix(".ipynb"), as_version=4)
         # So that the feedback page shows the verdict that was recorded, whatever has been handed in since.
-        executed.metadata["autograder"] = {"verdict": f"{verdict['key']}-{verdict['rung']}"}
+        executed.metadata["autograder"] = {"verdict": path.stem}
         return sanitised(executed), resources
 
 
@@ -49,7 +53,7 @@ class SaveVerdict(VerdictPreprocessor, SaveAutoGrades):
 
     def preprocess(self, nb, resources):
         """nbconvert's hook: reads the verdict, then goes over the cells as nbgrader's own class does."""
-        self._verdict, _ = self.verdict(resources)
+        self._verdict = json.loads(self.verdict_path(resources).read_text(encoding="utf-8"))
         return SaveAutoGrades.preprocess(self, nb, resources)
 
     def _add_score(self, cell, resources):

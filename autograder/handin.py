@@ -172,8 +172,8 @@ def describe(look, now=None):
     ago = f"{age} seconds" if age < 120 else f"{age // 60} minutes" if age < 7200 else f"{age // 3600} hours"
     lines = [
         f"{look.path.name}, read as the grader will read it: exercise {look.assignment}",
-        f"  last saved {look.saved.astimezone():%Y-%m-%d %H:%M:%S}, {ago} ago; what you changed after that is not in it. "
-        "If you did, save and run this again",
+        f"  last saved {look.saved.astimezone():%Y-%m-%d %H:%M:%S}, {ago} ago; what was changed after that is not in it. "
+        "If you changed something since, save and run this again",
     ]
     if look.path.name != look.notebook:
         lines.append(f"  it is packed as {look.notebook}, the name that the grader looks for")
@@ -256,9 +256,9 @@ def _this_notebook():
             if path.suffix == ".ipynb" and path.is_file():
                 return path
     here = sorted(p.name for p in Path().glob("*.ipynb"))
-    where = f"; this folder holds {', '.join(here[:5])}" if here else ""
+    where = f"; this folder holds {', '.join(here[:5])}" if len(here) > 1 else ""
     raise HandInError(
-        'which file this notebook is can\'t be found out here: say it, as in handin("flash_forward.ipynb")'
+        f'which file this notebook is can\'t be found out here: say it, as in handin("{here[0] if here else "NAME.ipynb"}")'
         f"{where}. In Colab, download the notebook (File, Download) and upload that file to your course"
     )
 
@@ -279,7 +279,14 @@ def handin(notebook=None, to=None, student=None):
     print(*describe(look), sep="\n")
     student = student if student is not None else os.environ.get("JUPYTERHUB_USER")
     package = pack(look, path.parent if to is None else to, student)
-    print(f"packed: {package}\nUpload that file, as it is.")
+    print(f"packed: {package}")
+    if len(look.untouched) == look.parts:
+        print(
+            "WARNING: every part of it is as released, so it would earn nothing. "
+            "Save the notebook and run this again; or name the file that you wrote in."
+        )
+    else:
+        print("Upload that file, as it is.")
     if student is None:
         print(
             'It holds no student id. A course page that you log in to knows you; anywhere else use handin(student="...").'

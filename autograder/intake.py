@@ -20,6 +20,7 @@ import hashlib
 import io
 import json
 import os
+import platform
 import re
 import stat
 import tempfile
@@ -288,7 +289,7 @@ class Roster:
                 "Identifier and Email address (Moodle's grading worksheet), or ID and SIS Login ID (Canvas's gradebook)"
             )
         self.students, self._numbers, names = {}, {}, Counter()
-        self._names = {}
+        self._names, self._facts = {}, {}
         for row in rows:
             chosen = next((row[c] for c in student if row.get(c)), None)
             if not chosen:
@@ -297,6 +298,7 @@ class Roster:
             if chosen.casefold() in self.students:
                 raise ClassError(f"the roster {path} has {chosen!r} twice")
             self.students[chosen.casefold()] = chosen
+            self._facts[chosen] = _facts(row, name(row))
             if digits := re.search(r"\d+$", row.get(number, "")):
                 self._numbers[digits[0]] = chosen
             key = _name_key(name(row))
@@ -309,6 +311,22 @@ class Roster:
         if who.kind in ("folder", "manifest"):
             return self.students.get(unicodedata.normalize("NFC", who.name).casefold())
         return self._numbers.get(who.id) or self._names.get(_name_key(who.name))
+
+    def fill(self, classroom):
+        """Put the students into nbgrader's gradebook, with the names and addresses that the file has. Nowhere else."""
+        with classroom.gradebook() as gradebook:
+            for student, facts in self._facts.items():
+                gradebook.update_or_create_student(student, **facts)
+
+
+def _facts(row, name):
+    """What nbgrader keeps of a student besides the id, as far as a roster's `row` says it."""
+    last, comma, first = name.partition(",")  # Canvas's order
+    if not comma:
+        first, _, last = name.strip().rpartition(" ")  # which words are the family name, Moodle does not say
+    facts = {"first_name": first, "last_name": last, "email": row.get("email") or row.get("email address", "")}
+    facts |= {column: row[column] for column in ("first_name", "last_name") if column in row}  # nbgrader's own
+    return {column: value.strip() for column, value in facts.items() if value.strip()}
 
 
 def _name_key(name):
@@ -703,6 +721,6 @@ def _digest(path):
 
 
 def _write(path, data):
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.part")
     part.write_bytes(data)
     part.replace(path)

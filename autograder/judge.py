@@ -37,7 +37,7 @@ from autograder.checks import core, table
 from autograder.executor import UNREADABLE, Driver, Notebook, NotStarted, Stop
 from autograder.oddities import oddities
 from autograder.rebuild import Unreadable, grade_id, is_graded, locate, read, rebuild
-from autograder.sandbox import Limits
+from autograder.sandbox import Limits, card
 
 SCHEMA = 1
 WAITING = ("needs_review", "infrastructure_error", "not_run")
@@ -121,7 +121,7 @@ def _fingerprint(names):
 
 
 def machine(gpu):
-    """What the verdict was made on: versions and, with `gpu`, the card."""
+    """What the verdict was made on: versions and, with `gpu`, the card that the sandboxes get."""
     facts = {"python": platform.python_version(), "card": None}
     for name in ("numpy", "torch", "triton"):
         try:
@@ -131,10 +131,23 @@ def machine(gpu):
     if gpu:
         import pynvml
 
-        pynvml.nvmlInit()
-        facts["card"] = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
+        handle = card()
+        if handle is None:
+            facts["card"] = f"a card that NVML does not name (CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')})"
+            return facts
+        facts["card"] = pynvml.nvmlDeviceGetName(handle)
         facts["driver"] = pynvml.nvmlSystemGetDriverVersion()
+        facts["memory_rate"] = _memory_rate(pynvml, handle)
     return facts
+
+
+def _memory_rate(pynvml, handle):
+    """The most bytes a second that the card's memory can move (two transfers a clock), or None where NVML does not say."""
+    try:
+        megahertz = pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_MEM)
+        return 2 * megahertz * 10**6 * pynvml.nvmlDeviceGetMemoryBusWidth(handle) // 8
+    except pynvml.NVMLError:
+        return None
 
 
 def grade(job):
@@ -147,7 +160,7 @@ def grade(job):
         "assignment": job.assignment,
         "student": job.student,
         "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
-        "machine": machine(job.gpu) | {"start": "unsafe" if job.unsafe else warm.mode(job.gpu)},
+        "machine": machine(job.gpu) | {"start": None},
         "seed_id": seed_id(job.seed),
         "rung": "gpu" if job.gpu else "cpu",
         "unsafe": job.unsafe,
@@ -174,6 +187,7 @@ def grade(job):
         verdict["flags"] += rebuilt.flags + _odd(master, rebuilt.notebook)
         notebook = rebuilt.notebook
         try:
+            verdict["machine"]["start"] = "unsafe" if job.unsafe else warm.mode(job.gpu)
             _Judge(job, notebook, verdict, rebuilt.outdated).run()
         except Exception as error:  # our fault: what was judged so far stands, the rest is tried again
             verdict["flags"].append(f"grading failed: {type(error).__name__}: {str(error)[:300]}")
@@ -202,7 +216,8 @@ def write(stem, verdict, notebook):
     stem = Path(stem)
     stem.parent.mkdir(parents=True, exist_ok=True)
     for suffix, text in ((".ipynb", nbformat.writes(notebook)), (".json", json.dumps(verdict, indent=1))):
-        part = stem.with_name(f"{stem.name}.{os.getpid()}.part")
+        # With the host, since several may share the folder, where two processes can have one number.
+        part = stem.with_name(f"{stem.name}.{platform.node()}.{os.getpid()}.part")
         part.write_text(text, encoding="utf-8", errors="backslashreplace")  # students' text may hold lone surrogates
         part.replace(stem.with_name(stem.name + suffix))
 
@@ -217,10 +232,25 @@ def generator(seed, check):
     return np.random.default_rng(list(hmac.digest(seed, check.encode(), "sha256")))
 
 
-def entry(cell, status, message="", results=(), seconds=0.0, rung=None):
-    """What a verdict says of one graded cell of the master. `rung`: where its cases ran, None when none did."""
+def entry(cell, status, message="", results=(), seconds=0.0, rung=None, memory_rate=None):
+    """What a verdict says of one graded cell of the master.
+
+    Args:
+        rung: where its cases ran, None when none did.
+        memory_rate: of the card, in bytes a second: with it, timed cases give the entry a `speed` (see `leaderboard`).
+    """
     points = float(cell.metadata.nbgrader.points)
-    return {
+    speed = [
+        {
+            "case": r.name,
+            "seconds": r.speed[0],
+            "plain_seconds": r.speed[1],
+            "floor_seconds": r.moved_bytes / memory_rate,
+        }
+        for r in results
+        if r.speed and memory_rate
+    ]
+    return ({"speed": speed} if speed else {}) | {
         "check": requested(cell)[0],
         "rung": rung,
         "points": points,
@@ -274,8 +304,9 @@ class _Judge:
         if status == "passed":
             self.passed.add(name)
         self.verdict["cells"][grade_id(cell)] = entry(
-            cell, status, message, results, time.monotonic() - started, self.rung(check) if results else None
-        )
+            cell, status, message, results, time.monotonic() - started, self.rung(check) if results else None,
+            self.verdict["machine"].get("memory_rate"),
+        )  # fmt: skip
         cell.outputs = [_table(check, status, message, results)]
         if stop is not None:
             raise stop

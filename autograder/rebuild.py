@@ -143,7 +143,7 @@ def rebuild(master, submitted):
         elif locked and (cell.source != here.source or cell.cell_type != here.cell_type):
             flags.append(f"the locked cell {name} was changed; the released one was run")
         if writable:
-            sources[here.id] = cell.source[:MAX_CELL_CHARACTERS]
+            sources[here.id] = _cut(cell, name, flags)
         tags = [t for t in cell.get("metadata", {}).get("tags", []) if t not in here.metadata.get("tags", [])]
         if tags:
             flags.append(f"cell {name} carried the tag {str(tags[0])[:40]!r}, which was dropped")
@@ -159,7 +159,7 @@ def rebuild(master, submitted):
         flags.append(f"it was made from another release of the exercise (cells that differ: {cells}); the present one was run")
         outdated |= {grade_id(c) for c in master.cells if is_graded(c) and c.id not in seen}
     out = nbformat.from_dict(master)
-    cells = [_extra(c, i) for i, c in enumerate(extras.get(None, []))]
+    cells = [_extra(c, i, flags) for i, c in enumerate(extras.get(None, []))]
     for cell in out.cells:
         if grade_id(cell) and cell.id not in seen:
             flags.append(f"cell {grade_id(cell)} was missing; the released one was put back")
@@ -167,7 +167,7 @@ def rebuild(master, submitted):
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
         cells.append(cell)
-        cells += [_extra(c, f"{cell.id}-{i}") for i, c in enumerate(extras.get(cell.id, []))]
+        cells += [_extra(c, f"{cell.id}-{i}", flags) for i, c in enumerate(extras.get(cell.id, []))]
     out.cells = cells
     return Rebuilt(out, flags, outdated)
 
@@ -192,7 +192,7 @@ def _find_by_definition(cell, extras, sources, flags, seen):
     at = group.index(extra)
     extras[cell.id] = group[at + 1 :]  # what followed it still does
     del group[at:]
-    sources[cell.id] = extra.source[:MAX_CELL_CHARACTERS]
+    sources[cell.id] = _cut(extra, grade_id(cell), flags)
     seen.add(cell.id)
     flags.append(f"{what} is defined in one other cell, which was taken for it")
 
@@ -201,7 +201,14 @@ def _defined(source):
     return set(re.findall(r"^(?:def|class)[ \t]+(\w+)", source, re.MULTILINE))
 
 
-def _extra(cell, number):
-    source = cell.source[:MAX_CELL_CHARACTERS]
+def _cut(cell, name, flags):
+    """The cell's source, without what goes beyond the most that a cell may have; a flag then says so."""
+    if len(cell.source) > MAX_CELL_CHARACTERS:
+        flags.append(f"cell {name} has {len(cell.source)} characters; what follows the first {MAX_CELL_CHARACTERS} was cut off")
+    return cell.source[:MAX_CELL_CHARACTERS]
+
+
+def _extra(cell, number, flags):
+    source = _cut(cell, f"{_EXTRA}{number}", flags)
     new = nbformat.v4.new_code_cell if cell.cell_type == "code" else nbformat.v4.new_markdown_cell
     return new(source, id=f"{_EXTRA}{number}"[:64])

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import stat
@@ -90,6 +91,45 @@ def gpu_nodes(root="/"):
     return sorted(map(str, nodes))
 
 
+def card():
+    """NVML's handle of the card that this process's jobs run on, or None where NVML can't tell (none there, or a MIG slice).
+
+    It is the first that CUDA_VISIBLE_DEVICES allows: a UUID or how one begins, or a number as `nvidia-smi` counts.
+    """
+    return _card(os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip())
+
+
+@functools.cache
+def _card(name):
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        named = [h for i, h in enumerate(handles) if name == str(i) or pynvml.nvmlDeviceGetUUID(h).startswith(name)]
+    except pynvml.NVMLError:
+        return None
+    return named[0] if named else None
+
+
+def _pinned():
+    """The UUID of `card` and the device nodes that CUDA needs for it; without one, None and all nodes."""
+    nodes, handle = gpu_nodes(), card()
+    if handle is None:
+        return None, nodes
+    import pynvml
+
+    try:
+        own = f"/dev/nvidia{pynvml.nvmlDeviceGetMinorNumber(handle)}"
+    except pynvml.NVMLError:  # under WSL, where there is one node for all
+        own = None
+    if own in nodes:
+        nodes = [node for node in nodes if node == own or not re.fullmatch(r"/dev/nvidia\d+", node)]
+    return pynvml.nvmlDeviceGetUUID(handle), nodes
+
+
 @functools.cache
 def _base_arguments():
     arguments = [
@@ -152,6 +192,39 @@ def descendants(process, most):
     return found
 
 
+def take_folder():
+    """A new folder in /tmp (a short path), and an open file in it whose lock lasts as long as this process.
+
+    The first call in a process also removes what others left there that were killed.
+    """
+    import fcntl  # here, since this module is imported on every system
+
+    _remove_left_behind()
+    folder = Path(tempfile.mkdtemp(prefix="ag-", dir="/tmp"))
+    lock = open(folder / "lock.part", "w")  # noqa: SIM115 - it stays open
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    (folder / "lock.part").rename(folder / "lock")  # so that nobody finds it before it is locked
+    return folder, lock
+
+
+@functools.cache
+def _remove_left_behind():
+    import fcntl
+
+    for folder in Path("/tmp").glob("ag-*"):
+        with contextlib.suppress(OSError):  # gone meanwhile, without a lock, or its owner lives
+            status = folder.lstat()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
+                with open(folder / "lock") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    remove(folder)
+
+
+def remove(folder):
+    """Remove `folder` and what is in it. Not by shutil.rmtree: it may be nested deeper than Python's recursion goes."""
+    subprocess.run(["rm", "-rf", "--", str(folder)], check=False, stderr=subprocess.DEVNULL)
+
+
 class Sandbox:
     """One sandbox: three folders shared with it, the processes in it, and a watchdog over them.
 
@@ -183,7 +256,10 @@ class Sandbox:
 
     def __enter__(self):
         # A short path: the kernel's sockets lie in it, and a socket's path has at most 107 characters.
-        self._folder = Path(tempfile.mkdtemp(prefix="ag-", dir=self.parent.folder if self.parent else "/tmp"))
+        if self.parent:
+            self._folder, self._lock = Path(tempfile.mkdtemp(prefix="ag-", dir=self.parent.folder)), None
+        else:
+            self._folder, self._lock = take_folder()
         self.requests, self.answers, self.kernel = (self._folder / name for name in ("requests", "answers", "k"))
         for folder in (self.requests, self.answers, self.kernel):
             folder.mkdir()
@@ -197,8 +273,9 @@ class Sandbox:
         self._watchdog.join()
         self.kill()
         os.close(self._answers)
-        # Not shutil.rmtree: what lies there may be nested deeper than Python's recursion goes.
-        subprocess.run(["rm", "-rf", "--", str(self._folder)], check=False, stderr=subprocess.DEVNULL)
+        remove(self._folder)
+        if self._lock:
+            self._lock.close()
 
     def look(self, folder, name, limit):
         """The bytes of the plain file `name` in the answers' folder `folder`, or None when it is not there.
@@ -270,6 +347,8 @@ class Sandbox:
         for name in ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH") if self.gpu else ():
             if name in os.environ:
                 env[name] = os.environ[name]
+        if self.gpu and (uuid := _pinned()[0]):
+            env["CUDA_VISIBLE_DEVICES"] = uuid  # a number would count among the cards whose nodes are inside: one
         for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):  # set by some hosts against a faulty OpenBLAS
             if name in os.environ:
                 env[name] = os.environ[name]
@@ -290,7 +369,7 @@ class Sandbox:
         command = [*self._rlimits(), find_bwrap(), *_base_arguments()]
         if self.gpu:
             command += ["--ro-bind", "/sys", "/sys"]
-            for node in gpu_nodes():
+            for node in _pinned()[1]:
                 command += ["--dev-bind", node, node]
         for name, value in self.environment().items():
             command += ["--setenv", name, value]

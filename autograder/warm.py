@@ -22,7 +22,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import weakref
@@ -78,7 +77,8 @@ class Parent:
     def __init__(self, gpu=False):
         from autograder import sandbox
 
-        self.folder = tempfile.mkdtemp(prefix="ag-", dir="/tmp")  # a short path: see Sandbox
+        folder, lock = sandbox.take_folder()
+        self.folder = str(folder)
         self._address = f"{self.folder}/s"
         # As user 0, who is nobody outside: with another's capabilities bubblewrap refuses to make the sandboxes in there.
         command = [sandbox.find_bwrap(), "--unshare-user", "--unshare-net", "--die-with-parent", "--new-session", "--clearenv",
@@ -97,7 +97,7 @@ class Parent:
                 [*command, "--", sys.executable, "/course/fork.py", "serve", str(listener.fileno())], start_new_session=True,
                 pass_fds=[listener.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             )  # fmt: skip
-        self.end = weakref.finalize(self, _end, self._process, self.folder)
+        self.end = weakref.finalize(self, _end, self._process, self.folder, lock)
         timer = threading.Timer(_PATIENCE, self._process.kill)
         timer.start()
         lines = [b"it ended without a word"]
@@ -142,10 +142,11 @@ class Parent:
         raise OSError("no process was forked into the sandbox")
 
 
-def _end(process, folder):
+def _end(process, folder, lock):
     process.kill()
     process.wait()
     shutil.rmtree(folder, ignore_errors=True)
+    lock.close()
 
 
 _parents, _lock = {}, threading.Lock()

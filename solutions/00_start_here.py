@@ -15,12 +15,12 @@
 #
 # *How will you know that your code is right?*
 #
-# About half an hour. You write one line of NumPy and see what a check says about it; you find two bugs from a table; you write
+# About an hour. You write one line of NumPy and see what a check says about it; you find two bugs from a table; you write
 # a first Triton kernel; and you see three things that Triton's interpreter does otherwise than a GPU.
 #
 # | part | you write | checks | points |
 # |---|---|---|---|
-# | 1 | `scores`: what a query and a key have in common | `00.scores` | 2 |
+# | 1 | `scores`: a number for each query and each key | `00.scores` | 2 |
 # | 2 | `weighted_values`: a broken function, mended | `00.mend.tiles`, `00.mend.precision` | 2 + 1 |
 # | 3 | `add_kernel`: a first kernel | `00.add.full`, `00.add.tails` | 2 + 1 |
 # | 4 | `dot_kernel`: a product that is right on both machines | `00.dot.float32`, `00.dot.bfloat16` | 1 + 1 |
@@ -87,8 +87,8 @@ else:
 # %% [markdown]
 # ## Part 1: a function and its check
 #
-# Attention starts from scores: each query is compared with each key by a product, which is divided by the square root of their
-# length. Write `scores(q, k)`.
+# Attention starts from scores. A query and a key are rows of d numbers (chapter 2 says where they come from); a query is compared
+# with a key by their product, number by number and summed, which is divided by the square root of d. Write `scores(q, k)`.
 #
 # ```text
 # q        n_q x d     one query a row
@@ -120,12 +120,12 @@ def forgetful(q, k):
 look("00.scores", forgetful)
 
 # %% [markdown]
-# Each line is a case. It says whether the case passes, how far the worst element is off, and how far it might be. Under the table
+# Each line is a case. It says whether the case passes, how far the worst element is off, and how far it may be. Under the table
 # is what you need for the first case that fails:
 #
 # - `what` names the trouble in a word: a wrong number, a wrong shape, an exception.
-# - `first wrong` is the first element that is off, with what was expected and what came. Divide one by the other: here the
-#   ratio is the same for every element, and it is $\sqrt{d}$.
+# - `first wrong` is the first element that is off; `expected` is its right value, and `got` is what came. Divide `got` by
+#   `expected`, and compare with the d of the case. It would be the same for every other element.
 # - `hint` is there when the wrong numbers are exactly those of a mistake that the course knows.
 #
 # One case passes although the function is wrong. Why? Its name tells.
@@ -133,10 +133,11 @@ look("00.scores", forgetful)
 # The tolerance is what a right answer may lose because it adds in another order. In the last case q and k are float32, so there
 # the tolerance is larger.
 #
-# A common mistake, in functions that are otherwise right: `q /= ...` changes the caller's q.
+# A common mistake, in functions that are otherwise right: `q /= ...` changes the caller's q. The check says that argument 1 was
+# written to; it counts from 1, so that is q.
 #
 # <details><summary>A nudge</summary>
-# Which shape has q @ k? Which of the two has to be turned for the result to be n_q x n_k?
+# For q @ k NumPy complains about a mismatch in a core dimension: a row of q and a column of k differ in length. Which of the two has to be turned for the result to be n_q x n_k?
 # </details>
 # <details><summary>The idea</summary>
 # A matrix product with the transpose of k compares every row of q with every row of k. The length of a row is q.shape[1].
@@ -169,7 +170,8 @@ check("00.scores", scores)
 # ```
 #
 # Do not read the function yet. Run the cell and read the two tables. Which cases pass, which fail, and what do the names of those
-# that fail have in common? How large is the error beside the numbers themselves: as large as they are, or in the eighth digit?
+# that fail have in common? And how large is the error beside the numbers themselves: a good part of them, or in the eighth digit?
+# How large the numbers are, the tolerance tells: w and v are float64, so it is $10^{-12}$ of the largest number expected.
 
 
 # %%
@@ -188,13 +190,18 @@ look("00.mend.precision", broken)
 # %% [markdown]
 # | what the table shows | what it often means |
 # |---|---|
-# | an error as large as the numbers | something is missing, is there twice, or is another thing |
+# | an error that is a good part of the numbers | something is missing, is there twice, or is another thing |
 # | only some sizes fail | look at what those sizes do at the end of a loop |
 # | everything fails by a little, about 1e-7 of the numbers | a float32 somewhere; float64 has 16 digits, float32 has 7 |
-# | a shape, and no error at all | an axis too many, or a transpose |
+# | no numbers in the two columns, and a shape in `what` | an axis too many, or a transpose |
+# | no numbers there, and an exception in `what` | the function did not come to its end |
 # | NaN | 0/0, infinity minus infinity, or memory that nobody wrote |
 #
-# Now write `weighted_values`, the same without the bugs. Keep the tiles: later they are all that fits.
+# One case fits the third line badly: the last one of the second table is off by as much as its numbers. It is built to make a small
+# loss large. On the way its sum is $10^9$, the last term takes that away again, and what remains is small.
+#
+# Now write `weighted_values`, the same without the bugs. Keep the tiles: the checks can't see them, so that `w @ v` passes, but
+# later a tile is all that fits.
 #
 # A common mistake: to go on to a tile that begins at `n - tile`, so that every tile is whole. Then some keys are in two tiles.
 #
@@ -232,6 +239,16 @@ check("00.mend.precision", weighted_values)
 # A Triton kernel is a function that many programs run, each on its own piece of the data. The programs are numbered; together they
 # are the grid. `tl.program_id(0)` tells a program which one it is, and there is no loop over the pieces.
 #
+# Three things are new to a reader of NumPy.
+#
+# - **The launch.** `@triton.jit` makes a function a kernel. `add_kernel[grid](x, y, out, n, BLOCK=4)` starts it: in square brackets
+#   how many programs, then what each of them gets. They all get the same, and run the same lines.
+# - **Pointers.** A kernel does not get an array but the place in memory where its numbers begin. `x_ptr + 3` is the place of the
+#   number x[3]. `x_ptr + places`, with a block of places 4, 5, 6, 7, is a block of four such pointers; `tl.load` reads what stands
+#   there, and `tl.store` writes there. A pointer can't be indexed, and does not know where the vector ends: for that there is n.
+# - **`tl.constexpr`** marks a number that is fixed when the kernel is compiled. The size of a block has to be: `tl.arange(0, BLOCK)`
+#   is a block of that many numbers.
+#
 # Write `add_kernel`, the sum of two vectors. The signature is fixed, and the grader launches the kernel itself.
 #
 # ```text
@@ -239,7 +256,7 @@ check("00.mend.precision", weighted_values)
 # out_ptr        n          the result, of their type
 # n              int        need not be a multiple of BLOCK
 # BLOCK          constexpr  a power of two: how many numbers a program looks after
-# grid           cdiv(n, BLOCK), the number of blocks, the last one included when it is short
+# grid           cdiv(n, BLOCK), which is n / BLOCK rounded up: the number of blocks, the last one included when it is short
 # ```
 #
 # With n = 10 and BLOCK = 4 there are three programs: the first has the numbers 0 to 3, the second 4 to 7, and the third 8 and 9,
@@ -252,11 +269,17 @@ check("00.mend.precision", weighted_values)
 # | to write one | `tl.store(out_ptr + places, values, mask=...)` |
 #
 # Where the mask is false, `tl.load` reads nothing and gives `other`, and `tl.store` writes nothing. What lies behind the end of
-# `out` belongs to somebody else. The check looks there.
+# `out` belongs to somebody else, so the check looks whether you wrote there. Whether you read behind the end of x and y it can't
+# see; but there may be no memory at all, so the loads take the mask as well.
 #
 # Write it in two rounds: first for whole blocks, then with the mask.
 #
-# A common mistake: `tl.program_id(0) + tl.arange(0, BLOCK)`, blocks that begin one place apart and overlap.
+# Common mistakes:
+#
+# - `tl.program_id(0) + tl.arange(0, BLOCK)`: blocks that begin one place apart, and overlap.
+# - `x_ptr[places]`, or `np.arange` in place of `tl.arange`. In the interpreter the check then shows an exception that names neither:
+#   an `int` that is not iterable, or an array that has no `type`.
+# - `places <= n`: the last place is n - 1. The check says that one place past the end was written.
 #
 # <details><summary>A nudge</summary>
 # Program 2 with BLOCK = 4 has the places 8, 9, 10 and 11. Write that as a formula of 2 and 4.
@@ -282,21 +305,27 @@ def add_kernel(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 
 # %% [markdown]
-# `try_add` launches it on a few numbers and prints what stands in `out`, NaN where nothing was written. In the interpreter a kernel
-# is Python: a `print(places)` in it shows which places a program has. On a GPU that is `tl.device_print("places", places)`.
+# `try_add` launches it on a few numbers and prints what stands in `out`, NaN where nothing was written, and what was written behind
+# its end, where nothing should be. In the interpreter a kernel is Python: a `print(places)` in it shows which places a program has.
+# On a GPU that is `tl.device_print("places", places)`.
 
 
 # %%
-def try_add(n=10, block=4):
+# So many numbers lie behind the end of each vector: a kernel that goes too far is seen there, and harms nothing.
+ROOM = 1 << 16
+
+
+def try_add(n=8, block=4):
     """Launch your kernel on x = 0, 1, ... and y = 100, 100, ..., and print what it gives."""
-    device = "cuda" if ON_GPU else "cpu"
-    x = torch.arange(n, dtype=torch.float32, device=device)
+    x = torch.arange(n + ROOM, dtype=torch.float32, device="cuda" if ON_GPU else "cpu")
     y, out = torch.full_like(x, 100), torch.full_like(x, float("nan"))
     add_kernel[(triton.cdiv(n, block),)](x, y, out, n, BLOCK=block)
-    print(out.tolist())
+    behind = out[n:][~out[n:].isnan()].tolist()
+    print("out:", out[:n].tolist())
+    print("behind its end:", f"WRITTEN, {behind[:8]}" if behind else "untouched")
 
 
-# try_add()               # then try_add(n=8), which has whole blocks alone
+# try_add()               # round 1: whole blocks alone. Round 2: try_add(n=10), where the last block is short
 
 # %% [markdown]
 # ### Round 1: whole blocks
@@ -324,11 +353,12 @@ def measure(n=1 << 16, block=256):
     if not HAS_TRITON:
         print("Triton has no build for this system, so there is nothing to time.")
         return
-    x, y = torch.randn(2, n, device="cuda" if ON_GPU else "cpu")
+    x, y = torch.randn(2, n + ROOM, device="cuda" if ON_GPU else "cpu")
     out = torch.full_like(x, float("nan"))
     grid = (triton.cdiv(n, block),)
     add_kernel[grid](x, y, out, n, BLOCK=block)  # on a GPU the first launch compiles
-    if not torch.equal(out, x + y):
+    x, y = x[:n], y[:n]
+    if not torch.equal(out[:n], x + y):
         print("add_kernel does not add yet: write part 3 first.")
         return
     times = {}
@@ -348,7 +378,6 @@ def measure(n=1 << 16, block=256):
     print(f"{n:,} numbers in {grid[0]:,} programs, median of 5 calls ({where})")
     for name, seconds in times.items():
         print(f"{name:>12}: {1e3 * seconds:9.3f} ms")
-    print(f"{times['add_kernel'] / times['torch']:12.1f} times torch's time")
 
 
 measure()
@@ -386,8 +415,8 @@ def multiply(kernel, a, b):
 # %% [markdown]
 # ### bfloat16
 #
-# bfloat16 is the upper half of a float32: the same range, 8 bits of mantissa in place of 24. NumPy does not have it. The
-# interpreter keeps such a number as the integer that its 16 bits spell, and `tl.dot` multiplies those integers.
+# bfloat16 is the upper half of a float32: the same range, 7 bits of mantissa behind the point in place of 23. NumPy does not have
+# it. The interpreter keeps such a number as the integer that its 16 bits spell, and `tl.dot` multiplies those integers.
 
 # %%
 if HAS_TRITON:
@@ -400,7 +429,7 @@ if HAS_TRITON:
 # %% [markdown]
 # ### TF32
 #
-# For float32 a GPU has a choice. Its matrix units know a format with the range of float32 and 10 bits of mantissa behind the point,
+# For float32 a GPU has a choice. Its matrix units know a format with the range of float32 and 10 of its 23 bits behind the point,
 # TF32, and unless it is told otherwise `tl.dot` takes it: it is many times faster. `input_precision="ieee"` asks for float32.
 # The interpreter computes in float32 either way.
 
@@ -440,7 +469,8 @@ if HAS_TRITON:
 # ### A product that is right on both
 #
 # Write `dot_kernel`: it does what `product` was meant to do, for float32, float16 and bfloat16, on either machine. Start from
-# `product`; two small changes do. You can try it on this machine alone, but think of the other one: the grader may have it.
+# `product`; two small changes do. You can try it on this machine alone, but think of the other one: the grader may have it. In the
+# interpreter `00.dot.float32` is green without `input_precision` as well (its first case says so); on a GPU it then fails.
 #
 # ```text
 # a_ptr, b_ptr   N x N      row by row; float32, float16 or bfloat16, both of one type
@@ -449,7 +479,7 @@ if HAS_TRITON:
 # N              constexpr  a power of two, at least 16
 # ```
 #
-# A common mistake: `a * b`, which multiplies element by element.
+# Common mistakes: `a * b`, which multiplies element by element; and `.to` behind the pointer, where it belongs behind `tl.load(...)`.
 #
 # <details><summary>A nudge</summary>
 # Every bfloat16 and every float16 is also a float32. In which type must the numbers be when tl.dot gets them?

@@ -28,7 +28,7 @@
 # | 5 | `softmax_passes_kernel`, `softmax_fused_kernel`: three reads, and one | `01.softmax.passes`, `.fused`, `.speed` | 4 + 3 + 2 |
 #
 # Every check has points of its own. The two checks of speed need a GPU, and count only once their kernel is right; nothing else
-# depends on another part. A check runs public cases here and shows each of them; the
+# depends on another part, unless your own code calls a function of one. A check runs public cases here and shows each of them; the
 # grader repeats it with other sizes and other numbers of the same kinds. You may add cells wherever you like, and they are
 # kept. The cells with a `check` and the set-up cell are replaced by the originals when you are graded.
 
@@ -183,7 +183,7 @@ check("01.traffic.flash", flash_traffic)
 # ### The arithmetic
 #
 # Write `attention_flop(q_len, kv_len, heads, d)`: the floating-point operations of the two matrix products, where a multiply and
-# an add count as two. They are the same in both forms. The softmax is left out, as is usual; so is the scaling.
+# an add count as two: a sum of d products is d multiplies and d adds. They are the same in both forms. The softmax is left out, as is usual; so is the scaling.
 #
 # A common mistake: to count one product, or a multiply and an add as one.
 #
@@ -275,7 +275,8 @@ check("01.chain", chain_time)
 # ### What your functions say
 #
 # Not graded. Your counts and bounds on an H100, with its published rates. Look down the two columns of operations for each byte: one of them
-# does not care how long the context is. The last line is one query, as when a model generates text: there both forms wait for memory, and
+# grows with the context, the other one settles. At which number does it settle, and which of the arguments is that made of? (A matrix of
+# a short context would stay in the L2 cache, which these counts leave out.) The last line is one query, as when a model generates text: there both forms wait for memory, and
 # flash saves next to nothing. Change the shape, or the card to "A100" or "H200". The bound of the standard form is that of its three kernels in
 # a row; nothing here is a measurement.
 
@@ -294,11 +295,16 @@ def sweep(lengths=(512, 2048, 8192, 32768), heads=32, d=128, number=2, card="H10
     print("queries    keys |   standard: MiB  FLOP/byte        ms |      flash: MiB  FLOP/byte        ms")
     for q_len, kv_len in [*((n, n) for n in lengths), (1, lengths[-1])]:
         shape = (q_len, kv_len, heads, d)
-        counts = standard_traffic(*shape, number), flash_traffic(*shape, number), attention_flop(*shape)
-        if None in counts or roofline(1, 1, 1, 1) is None or chain_time(((1, 1),), 1, 1) is None:
-            print("Write parts 1 and 2 first.")
+        pairs = standard_traffic(*shape, number), flash_traffic(*shape, number), roofline(1, 1, 1, 1)
+        flop = attention_flop(*shape)
+        if (
+            flop is None
+            or any(np.shape(pair) != (2,) for pair in pairs)
+            or chain_time(((1, 1),), 1, 1) is None
+        ):
+            print("Write parts 1 and 2 first: their checks say what is missing.")
             return
-        standard, flash, flop = sum(counts[0]), sum(counts[1]), counts[2]
+        standard, flash = sum(pairs[0]), sum(pairs[1])
         matrix = heads * number * q_len * kv_len
         # The softmax moves two matrices, and each of the two products half of the rest.
         ends = (standard - 2 * matrix) / 2
@@ -362,7 +368,7 @@ check("01.naive", naive_attention)
 # holds in HBM at one time, if it works like this:
 #
 # - Q, K, V and O of **all** heads are there from beginning to end;
-# - it takes `at_once` heads at a time, for these runs its three kernels, and goes on with the next ones;
+# - it takes `at_once` heads at a time, runs the three kernels for them, and goes on with the next group;
 # - S of a group is made, then P beside it, then S is given back; after the product with V, P is given back.
 #
 # ```text
@@ -400,7 +406,8 @@ check("01.peak", standard_peak)
 # Not graded. What does *your* `naive_attention` hold? The cell counts what NumPy allocates during the call, inputs not included, and shows it in
 # matrices of N x N. Two would be S and P. NumPy often needs a third, because each operation puts its result into a new array while its
 # operands are still there. Try to get down to two, then to one (`s -= ...`, `np.exp(s, out=s)`, dividing the output in place of the
-# matrix), and run the check again. Below one it does not go in this form: S exists. The count says nothing about speed.
+# matrix), and run the check and this cell again. Below one it does not go in this form: S exists. Go by the last line: the output and the
+# sums of the rows are counted as well, and only beside a large matrix are they small. The count says nothing about speed.
 
 # %%
 import tracemalloc
@@ -441,7 +448,7 @@ measure()
 # out_ptr   n numbers       of the type of x
 # n         int             need not be a multiple of BLOCK
 # a         float           the factor
-# grid      cdiv(n, BLOCK)  axis 0
+# grid      cdiv(n, BLOCK)  axis 0, the one that tl.program_id(0) counts
 # BLOCK     a power of two
 # ```
 #
@@ -452,7 +459,7 @@ measure()
 # | a tile of memory, 0 where the mask is false | `tl.load(pointers, mask=..., other=0.0)` |
 # | to write one | `tl.store(pointers, values, mask=...)` |
 #
-# A pointer plus a tile of places is a tile of pointers, and one load fetches them all. The last tile reaches past `n`: what lies there belongs to
+# A pointer plus a tile of places is a tile of pointers, and one load fetches what they all point to; a pointer takes no index in brackets. The last tile reaches past `n`: what lies there belongs to
 # somebody else. The mask, one truth value for each place, says which places exist.
 #
 # An offset may pass 2^31 in a long array: `tl.program_id(0).to(tl.int64)` makes room for it.
@@ -485,17 +492,20 @@ def scale_kernel(x_ptr, out_ptr, n, a, BLOCK: tl.constexpr):
 #
 # 1. 16 numbers, one tile. All of out is NaN? Then nothing was stored.
 # 2. 32 numbers, two tiles. Only the second is wrong? Look at the places.
-# 3. 20 numbers: the last tile is short. "Written past the end"? The store has no mask.
+# 3. 20 numbers: the last tile is short. "Written past the end"? Look at the mask of the store: which places does it let through?
 
 
 # %%
 def try_scale(n=16, a=3.0, block=16):
     """Launch your kernel on 0, 1, 2, ... and print what it gives."""
     device = "cuda" if ON_GPU else "cpu"
-    x = torch.arange(n, dtype=torch.float32, device=device)
+    # Both arrays go on behind their n numbers, so that a store which goes too far is seen, and harms nothing else.
+    x = torch.arange(2 * n + block, dtype=torch.float32, device=device)
     out = torch.full_like(x, float("nan"))
     scale_kernel[(triton.cdiv(n, block),)](x, out, n, a, BLOCK=block)
-    print(out.tolist())
+    print(out[:n].tolist())
+    if not out[n:].isnan().all():
+        print(f"Written past the end: out has {n} numbers, and then", out[n : n + block].tolist())
 
 
 # try_scale()              # rung 1; then try_scale(n=32), try_scale(n=20)
@@ -535,7 +545,7 @@ check("01.scale.speed", scale_kernel)
 # BLOCK     a power of two
 # ```
 #
-# The given lines have already moved each pointer to the program's row, so its number `c` is at `x_ptr + c`.
+# The given lines have already moved each pointer to the program's row, so number `c` of the row is at `x_ptr + c`.
 #
 # | you need | in Triton |
 # |---|---|
@@ -587,18 +597,23 @@ def softmax_passes_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 # %% [markdown]
 # **When it does not work**: `try_softmax(softmax_passes_kernel)` is one row in one tile; then `n=32` (two tiles: what is carried from one to
-# the next?), `n=20` (a short last tile), `rows=2` (is row 1 wrong, or was it overwritten by row 0?).
+# the next?), `n=20` (a short last tile), `rows=2` (only row 1 is wrong? Both pointers are at its beginning already), `shift=-300` and
+# `shift=300` (all numbers far from 0: what comes out of the exponential?).
 
 
 # %%
-def try_softmax(kernel, rows=1, n=16, block=16):
-    """Launch a softmax kernel on small random rows, and print its largest error and its first row."""
+def try_softmax(kernel, rows=1, n=16, block=16, shift=0.0):
+    """Launch a softmax kernel on small random rows near `shift`, and print its largest error and its first row."""
     torch.manual_seed(0)
-    x = torch.randn(rows, n, device="cuda" if ON_GPU else "cpu")
-    out = torch.full_like(x, float("nan"))
-    kernel[(rows,)](x, out, n, BLOCK=block)
-    print("largest error in each row:", (out - x.softmax(1)).abs().amax(1).tolist())
-    print("row 0:", out[0].tolist())
+    size = rows * n
+    memory = shift + torch.randn(2 * size + block, device="cuda" if ON_GPU else "cpu")  # as in try_scale
+    out = torch.full_like(memory, float("nan"))
+    kernel[(rows,)](memory, out, n, BLOCK=block)
+    x, result = memory[:size].view(rows, n), out[:size].view(rows, n)
+    print("largest error in each row:", (result - x.softmax(1)).abs().amax(1).tolist())
+    print("row 0:", result[0].tolist())
+    if not out[size:].isnan().all():
+        print(f"Written past the end: out has {size} numbers, and then", out[size : size + block].tolist())
 
 
 # try_softmax(softmax_passes_kernel)

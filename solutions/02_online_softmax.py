@@ -26,7 +26,7 @@
 # | 3 | `merge` and `merge_all`: two states into one, and many | `02.merge`, `02.merge.empty`, `02.merge.laws` | 3 + 2 + 3 |
 # | 4 | `how_far`: what keys that were not read can still do | `02.early` | 3 |
 # | 5 | `softmax_kernel`: rows longer than a tile, in Triton | `02.kernel.full` | 4 |
-# | 6 | the same kernel for rows of any length | `02.kernel.tails`, `.strides`, `.empty` | 2 + 2 + 2 |
+# | 6 | the same kernel for rows of any length | `02.kernel.tails`, `02.kernel.strides`, `02.kernel.empty` | 2 + 2 + 2 |
 #
 # Every check has points of its own. `one_pass` calls your `update` and `merge_all` your `merge`, so a mistake in one of those
 # shows there as well; nothing else depends on another part. A check runs public cases here and shows each of them; the
@@ -135,7 +135,7 @@ check("02.softmax", safe_softmax)
 # ```text
 # state  m   float      largest score so far; -inf before the first tile
 #        l   float      sum of exp(score - m)
-# s          n          the next scores; -inf where a key is masked; they stay as they are
+# s          n          the next scores; -inf where a key is masked; the array is not written to
 # return     (m, l)     the new state
 # ```
 #
@@ -146,7 +146,7 @@ check("02.softmax", safe_softmax)
 # A common mistake: to replace `m` first and compute $e^{m - m'}$ afterwards. Then it is always 1.
 #
 # <details><summary>A nudge</summary>
-# Take the scores 1 and 3 in tiles of one. After the first, l is exp(1 - 1) = 1. What should that 1 have been, measured from 3?
+# Take the scores 1 and 3 in tiles of one. After the first, the sum is exp(1 - 1) = 1. What should it have been, measured from 3?
 # </details>
 # <details><summary>The idea</summary>
 # exp(s - m') = exp(s - m) exp(m - m'), and the second factor is the same for every score that was seen. So one multiplication corrects the whole sum.
@@ -175,7 +175,7 @@ check("02.update", update)
 #
 # A masked key has the score `-inf` and the weight $e^{-\infty} = 0$, and needs no care. Except once: a tile of nothing but
 # `-inf`, before any other score was seen. Then `m` is `-inf` before and after, and the formula subtracts `-inf` from `-inf`.
-# Make your `update` give back the empty state `(-inf, 0)` there, and run both checks again.
+# Make your `update` give back the empty state `(-inf, 0)` there, and run `02.update` again, then the check below.
 #
 # A common mistake: to let `m` start from, or fall back to, a number such as -10000. A row whose true scores lie below it then
 # loses all its weights.
@@ -239,7 +239,7 @@ check("02.one_pass", one_pass)
 # a, b   m   rows       largest score of each query among a's keys, or b's
 #        l   rows       sum of exp(score - m)
 #        o   rows x d   sum of exp(score - m) * value, not divided by l
-# return     (m, l, o)  the state over the keys of both; a and b stay as they are
+# return     (m, l, o)  the state over the keys of both; neither a nor b is written to
 # ```
 #
 # $$
@@ -299,7 +299,7 @@ check("02.merge", merge)
 # The first is cured as in part 2, now by element: np.where(condition, x, y). For the second no factor will do, since 0 times NaN is NaN: where the weight is 0, choose 0.0 in place of the product.
 # </details>
 # <details><summary>The outline</summary>
-# A shift that is m where that is finite and 0 elsewhere. Around each of the four products an np.where: the product where its weight is above 0, else 0.0.
+# A shift that is the new m where that is finite and 0 elsewhere. Around each of the four products an np.where: the product where its weight is above 0, else 0.0.
 # </details>
 
 # %% nbgrader={"grade": true, "grade_id": "check-02-merge-empty", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
@@ -322,7 +322,7 @@ check("02.merge.empty", merge)
 # So `((0, 1), 2)` is $(a \cdot b) \cdot c$, and `(2, (0, 1))` is $c \cdot (a \cdot b)$. A state that the tree does not name
 # has no part in the result. The check gives your function several trees over the same states, on many random rows and on hard
 # ones: masked keys, empty states, scores of thousands. Each tree should give the state over all keys, and the table says which
-# one does not.
+# one does not. No two empty states are merged here, and none holds NaN: those are the check above.
 #
 # <details><summary>A nudge</summary>
 # What has merge_all(states, left) to do with the task?
@@ -362,7 +362,8 @@ check("02.merge.laws", merge_all)
 # ```text
 # state     m, l, o    rows, rows, rows x d: what was read, at least one key with a finite score in each row
 # left      int        keys that were not read, 0 or more; the same number for each row
-# highest   rows       no unread score of that row is larger; inf where nothing is known, -inf where all are masked
+# highest   rows       no unread score of that row is larger; inf where nothing is known of the keys that are left, -inf
+#                      where all of them are masked, or none is left
 # low, high float      every number of every unread value lies between these two, and may be either
 # return    rows x d   the largest possible change
 # ```
@@ -377,10 +378,10 @@ check("02.merge.laws", merge_all)
 # At worst all unread scores equal highest. Measured from highest, the unread keys then weigh left * exp(0), and what was read weighs l * exp(m - highest). The share is the first divided by both together.
 # </details>
 # <details><summary>Where nothing is known</summary>
-# Measured from the larger of m and highest, inf - inf is NaN. Measured from highest alone, exp(m - inf) is 0 and the share is 1, which is the truth; and where m lies far above highest, exp overflows to inf and the share is 0, which is right to the last bit that matters.
+# Measured from the larger of m and highest, inf - inf is NaN. Measured from highest alone, exp(m - inf) is 0 and the share is 1, which is the truth; and where m lies far above highest, exp overflows to inf and the share is 0, which is right to the last bit that matters. NumPy prints a RuntimeWarning then, which with np.errstate(over="ignore") around that line keeps back.
 # </details>
 # <details><summary>The outline</summary>
-# Three lines: the output so far; the share, of shape (rows,); the share as a column, times the larger of |high - output| and |output - low|.
+# Three lines: the output so far, for which l has to be a column; the share, of shape (rows,); the share as a column, times the larger of |high - output| and |output - low|.
 # </details>
 
 
@@ -405,7 +406,7 @@ check("02.early", how_far)
 #
 # Not graded. A row of 1024 scores whose last key is the strong one, in tiles of 64. The cell puts four things side by side:
 # how far the last tile moved the output, how far your function says that it can still move when nothing is known, how far it
-# could when no unread score were above 2, and how far it really has to go. The assumption is false for this row: compare its
+# would if no unread score were above 2, and how far it really has to go. The assumption is false for this row: compare its
 # column with the last one. Then change the last score and its place: for `settle(last=2.0)` it is true.
 
 
@@ -471,6 +472,8 @@ settle()
 # | a loop over tiles | `for start in range(0, n, BLOCK):` |
 # | minus infinity | `float("-inf")` |
 #
+# If this is your first kernel, do part 3 of exercise 0 before: a pointer plus a tile of offsets is a tile of pointers.
+#
 # Begin with rows of whole tiles that lie one behind another: `n` is a multiple of `BLOCK`, the strides are `n` and 1. Part 6
 # comes back to this cell for everything else.
 #
@@ -533,8 +536,10 @@ def softmax_kernel(
 #    division.
 # 2. 32 scores: the loops run twice. Wrong only now? Look at the correction, and at whether `m` is kept for the next tile.
 # 3. Two rows. Only row 1 wrong? Look at the row strides.
-# 4. 17 scores: one in the last tile. Wrong only now? Look at `other` in the loads.
-# 5. In the interpreter a kernel is Python: `print(m, l)` in the loop shows the state. On a GPU use `tl.device_print`.
+# 4. 17 scores, for part 6: one in the last tile. NaN only now? A load has no mask, and here NaN lies behind the scores. Wrong
+#    only now? Look at `other` in the loads. A sentence on what lies behind `out`? Look at the store.
+# 5. In the interpreter a kernel is Python: `print(m, l)` in the loop shows the state. On a GPU use `tl.device_print`. An error
+#    that names `to_tensor` says that a NumPy function was given something of Triton's: write `tl.exp`, not `np.exp`.
 # 6. All of the output is NaN? Either nothing was stored, or `l` is NaN: print it after each tile.
 
 
@@ -542,9 +547,14 @@ def softmax_kernel(
 def try_kernel(rows=1, n=16, block=16):
     """Launch your kernel on small random rows, and print what it gives beside torch's softmax."""
     torch.manual_seed(0)
-    x = 3 * torch.randn(rows, n, device="cuda" if ON_GPU else "cpu")
-    out = torch.full_like(x, float("nan"))
+    # Room behind both, so that a kernel that runs past the end of a row reads and writes there and harms nothing else.
+    memory = torch.full((2, rows * n + 2**16), float("nan"), device="cuda" if ON_GPU else "cpu")
+    (x, out), behind = memory[:, : rows * n].view(2, rows, n), memory[1, rows * n :]
+    x.copy_(3 * torch.randn(rows, n))
+    behind.fill_(-1.0)  # no weight, and not what comes of NaN either
     softmax_kernel[(rows,)](x, out, *x.stride(), *out.stride(), n, BLOCK=block)
+    if (behind != -1.0).any():
+        print("The kernel wrote past the end of out: look at the mask of the store, and at the strides.")
     print("largest error:", (out - x.double().softmax(-1)).abs().max().item())
     print("each row adds up to:", out.sum(-1).tolist())
     print("row 0:", out[0].tolist())
@@ -578,7 +588,7 @@ check("02.kernel.tails", softmax_kernel)
 # ### Strides
 #
 # A row may be part of something wider, a column of a matrix, or the same row again and again. Both strides count, of `x` and of
-# `out`.
+# `out`, and those of `out` are not those of `x`: a store by the wrong ones may end up past the end of `out`, mask or not.
 #
 # <details><summary>The idea</summary>
 # Never n where a stride is meant: the row begins at row * x_row_stride, and its j-th score lies j * x_stride behind that. The same once more for out.
@@ -605,7 +615,7 @@ check("02.kernel.empty", softmax_kernel)
 # Not graded. Over the real numbers the tile size changes nothing. In float32 it changes how the sum rounds. The cell runs your
 # `one_pass` on rows of float32 scores with tiles from 1 to the whole row, and compares $m + \log l$ with the same in float64.
 # The unit is the distance between neighbouring float32 numbers at the result. It says nothing about speed, and nothing about
-# other distributions of scores.
+# other distributions of scores. Which sums does NumPy make inside a tile, and which does `update` make one after another?
 
 
 # %%

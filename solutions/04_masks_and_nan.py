@@ -16,8 +16,8 @@
 # *Which scores must never count, and how does one of them turn a whole output into NaN?*
 #
 # You write the mask that causal attention, ragged batches and sliding windows share, and the arithmetic that says which tiles
-# need it, which do not, and which need not be loaded at all. Then you make NaN on purpose, three times, and end it three times.
-# At the end stands a Triton kernel that takes a ragged, causal batch and visits no tile in vain.
+# need it, which do not, and which need not be loaded at all. Then you make NaN on purpose, and end it: in a step of your own, and in
+# kernels that others broke. At the end stands a Triton kernel that takes a ragged, causal batch and visits no tile in vain.
 #
 # | part | you write | checks | points |
 # |---|---|---|---|
@@ -127,6 +127,8 @@ masks
 #
 # A common mistake: to compare $j$ with $i$ itself. With as many queries as keys nobody notices.
 #
+# The page of chapter 4 shows the library's version of this part and the next. You learn more if you write yours first.
+#
 # <details><summary>A nudge</summary>
 # One subtraction says how far a key lies ahead of a query's place; negative is behind. Everything else is a comparison with that.
 # </details>
@@ -186,7 +188,7 @@ check("04.visible.window", visible)
 # Round both lengths up to whole tiles. A table of (a * tile_q) x (b * tile_k) booleans, reshaped to a x tile_q x b x tile_k, has one tile along two of its four axes.
 # </details>
 # <details><summary>The outline</summary>
-# -(-q_len // tile_q) tiles of queries, the same for keys; visible of two aranges over all their slots; reshape; any and all along axes 1 and 3; their sum, since True counts as 1, is the answer.
+# -(-q_len // tile_q) tiles of queries, the same for keys; visible of two aranges over all their slots; reshape; any and all along axes 1 and 3; the answer is their sum, once any is made whole numbers with .astype(int). (The sum of two arrays of booleans is "or" in NumPy, and has no 2.)
 # </details>
 
 
@@ -219,7 +221,7 @@ check("04.tiles", tile_kinds)
 # ```
 #
 # A common mistake: an end that lacks the + 1. The last query's own key is then lost whenever it is the first one of its tile,
-# which with equal lengths and tiles never happens.
+# which never happens while lengths are equal and multiples of the tile.
 #
 # <details><summary>A nudge</summary>
 # Of all these queries, which one sees furthest back, and which one furthest ahead?
@@ -347,7 +349,7 @@ if broken is not None:
 # ### The step that survives
 #
 # Four of those six scores were fine, and still nothing is left of the row. Write `masked_step(state, s, seen, v)`, for several rows at
-# once, with the mask as an argument. It never gives NaN for what is hidden.
+# once, with the mask as an argument. It never gives NaN for a slot that is hidden from all of these rows.
 #
 # ```text
 # state    m     rows        -inf in a row that has seen nothing so far; then l and o are 0
@@ -394,10 +396,11 @@ check("04.nan.guard", masked_step)
 # ### NaN that sleeps in padding
 #
 # A slot behind the length was never written by this sequence. It may hold what an earlier one left there, or NaN. Its score is
-# NaN then, and so is its value, and none of it may reach the state. Come back to `masked_step` until this check passes as well.
+# NaN then, or infinite, and so is its value, and none of it may reach the state. Come back to `masked_step` until this check passes as well.
 #
 # A common mistake: to trust the weight. The weight of a hidden slot is exactly 0, and 0 * NaN is NaN. The other way to go wrong is to
-# clean too much: an infinity or a NaN in a slot that *is* seen comes from the model, and has to show.
+# clean too much: an infinity or a NaN in a slot that *is* seen comes from the model, and has to show. A slot that any row sees is kept as it is:
+# what is in it may then show in the other rows of the tile as well.
 #
 # <details><summary>A nudge</summary>
 # Two of your inputs may hold NaN. Print which of your five lines is the first whose result has one.
@@ -431,7 +434,7 @@ check("04.nan.padding", masked_step)
 # \sum_j e^{s_j + t} = \text{hidden} \cdot e^{c}
 # $$
 #
-# The check finds $t$ by trying. A common mistake: to take the exponentials as they stand. $e^{-10^6}$ is 0, and $e^{1000}$ is infinite.
+# A common mistake: to take the exponentials as they stand. $e^{-10^6}$ is 0, and $e^{1000}$ is infinite.
 #
 # <details><summary>A nudge</summary>
 # Take the logarithm of both sides. What is the logarithm of the left one called?
@@ -687,7 +690,7 @@ look("04.bug.cache", broken_cache)
 # Now mend it: `cache_kernel` takes the same arguments. Copy the body and change what is wrong.
 #
 # <details><summary>A nudge</summary>
-# NaN behind the end of K does no harm and NaN behind the end of V does, and only when the last tile is not whole. What happens to a score of NaN, and what to a value of NaN?
+# NaN behind `used` does no harm in K and does in V, and only when the last tile that is in use is not whole. What happens to a score of NaN, and what to a value of NaN?
 # </details>
 # <details><summary>The idea</summary>
 # Every load stays inside the tensor. That is not the same as inside what is in use.
@@ -884,31 +887,33 @@ check("04.bug.band", band_kernel)
 # ```
 #
 # The given lines have moved the pointers to this head, loaded the two lengths of its sequence as `q_used` and `kv_used`, and moved
-# `visited_ptr` to the one number that this program writes: count the turns of your loop, and store the count. A slot
-# behind a length may hold NaN. A row that sees no key, and a row behind `q_used`, gets o = 0 and lse = -inf, so that all of o and lse is written.
+# `visited_ptr` to the one number that this program writes: count the turns of your loop, and store the count. The last check looks at the
+# count and at o. A slot behind a length may hold NaN. A row that sees no key, and a row behind `q_used`, gets o = 0 and lse = -inf, so that all of o and lse is written.
 #
 # A causal diagonal ends at the last query and key *of the sequence*: query `i` sees `j <= i + kv_used - q_used`.
 #
 # Write it in three rounds, one for each check below.
 #
 # 1. **Ragged and causal.** Start from your kernel of exercise 3, and ask of each `q_len` and `kv_len` in it: is this about memory, or about
-#    tokens?
-# 2. **NaN.** The guard, the rows that see nothing, the slots behind a length.
+#    tokens? Rows behind `q_used` see nothing, so this round needs the guard in both exponentials, and a division that bears l = 0.
+# 2. **NaN.** Rows that see no key in any place, and the slots behind a length.
 # 3. **Skips.** The end of the loop, as in part 2: at the length, at the diagonal, and at once for a tile of queries that lies wholly behind `q_used`.
 #
-# A common mistake: to mask a load by the room of the tensor. That keeps it from foreign memory, and not from padding.
+# A common mistake: to mask a load by the room of the tensor. That keeps it from foreign memory, and not from padding. Another one: to count
+# the head twice. The kernels of part 5 add `head * q_len` to their rows; here the pointers stand at this head already, and an address
+# that adds it again lies in other memory, or in none.
 #
 # <details><summary>Ragged and causal: a nudge</summary>
 # Addresses and the store are about memory: q_len, kv_len. Everything that decides who sees whom is about tokens: q_used, kv_used.
 # </details>
 # <details><summary>Ragged and causal: the idea</summary>
-# The mask of part 1, word for word, with q_used and kv_used. Rows behind q_used then see nothing, and end like any other row that sees nothing.
+# The mask of part 1, word for word, with q_used and kv_used. Rows behind q_used then see nothing, and end like any other row that sees nothing: the guard of part 3 keeps them from NaN in the loop. After it l is 0 there: divide by 1, and store an lse of -inf.
 # </details>
 # <details><summary>NaN: the idea</summary>
-# Load q where rows &lt; q_used, and k and v where columns &lt; kv_used, with other=0.0. The guard in both exponentials. After the loop, l is 0 in a row that saw nothing: divide by 1 there, and store an lse of -inf.
+# Load q where rows &lt; q_used, and k and v where columns &lt; kv_used, with other=0.0.
 # </details>
 # <details><summary>Skips: the idea</summary>
-# The last query of this tile is first + BLOCK_M - 1 at most, and sees one key further than the one before it. end is the smaller one of kv_used and first + BLOCK_M + kv_used - q_used. A range whose end is 0 or below makes no turn.
+# The last query of this tile is first + BLOCK_M - 1 at most, and sees one key further than the one before it. end is the smaller one of kv_used and first + BLOCK_M + kv_used - q_used. A range whose end is 0 or below makes no turn. So where first &gt;= q_used make the end 0 with tl.where; do not return, since o, lse and the count are stored there as well.
 # </details>
 
 
@@ -988,8 +993,9 @@ def masked_forward_kernel(
 # 1. `try_kernel([16], [16])`: one sequence, one tile, no mask. Wrong here? Take your kernel of exercise 3 and change nothing but names.
 # 2. `try_kernel([16], [16], causal=True)`: is each comparison of the mask in parentheses? `&` binds tighter than `<=`.
 # 3. `try_kernel([16], [40], causal=True)`: the diagonal ends at the last key.
-# 4. `try_kernel([5, 16], [7, 40])`: two sequences. Only the shorter one wrong? Look for `q_len` and `kv_len` in the mask.
-# 5. `try_kernel([20], [4], causal=True)`: the first 16 rows see nothing.
+# 4. `try_kernel([5, 16], [7, 40])`: two sequences. Only the shorter one wrong? With NaN in rows 5 to 15: these see nothing, so look for the
+#    guard and for l = 0. With numbers: look for `q_len` and `kv_len` in the mask. Both wrong? Is the head counted twice?
+# 5. `try_kernel([20], [10], causal=True)`: the first 10 rows see nothing, and others of their tile do.
 # 6. `try_kernel([5, 16], [7, 40], poison=True)`: NaN behind the lengths. Wrong only now? Look at the masks of the loads.
 
 
@@ -999,21 +1005,31 @@ def try_kernel(q_lens, kv_lens, causal=False, poison=False, head_dim=16, block=1
     torch.manual_seed(0)
     device = "cuda" if ON_GPU else "cpu"
     batch, q_len, kv_len = len(q_lens), max(q_lens), max(kv_lens)
-    q, k, v = (torch.randn(batch, n, head_dim, device=device) for n in (q_len, kv_len, kv_len))
-    dirty = [x.clone() for x in (q, k, v)]
+    # Every array goes on behind its numbers, so that a kernel which goes too far is seen, and harms nothing else.
+    room = batch * (max(q_len, kv_len) + block) * head_dim
+    memory = [torch.randn(batch * n * head_dim + room, device=device) for n in (q_len, kv_len, kv_len)]
+    q, k, v = (
+        x[: batch * n * head_dim].view(batch, n, head_dim)
+        for x, n in zip(memory, (q_len, kv_len, kv_len), strict=True)
+    )
+    clean = [x.clone() for x in (q, k, v)]
     if poison:
-        for x, lens in zip(dirty, (q_lens, kv_lens, kv_lens), strict=True):
+        for x, lens in zip((q, k, v), (q_lens, kv_lens, kv_lens), strict=True):
             for b, n in enumerate(lens):
                 x[b, n:] = float("nan")
     tiles = triton.cdiv(q_len, block)
-    o, lse, visited = (
-        torch.full(shape, float("nan"), device=device) for shape in (q.shape, (batch, q_len), (batch, tiles))
-    )
+    shapes = {"o": q.shape, "lse": (batch, q_len), "visited": (batch, tiles)}
+    outputs = {
+        name: torch.full((np.prod(shape) + room,), float("nan"), device=device)
+        for name, shape in shapes.items()
+    }
     lens = [torch.tensor(n, dtype=torch.int32, device=device) for n in (q_lens, kv_lens)]
     sizes = {"HEAD_DIM": head_dim, "BLOCK_M": block, "BLOCK_N": block, "CAUSAL": causal}
     masked_forward_kernel[(tiles, batch)](
-        *dirty, *lens, o, lse, visited, 1, q_len, kv_len, head_dim**-0.5, **sizes
+        *memory, *lens, *outputs.values(), 1, q_len, kv_len, head_dim**-0.5, **sizes
     )
+    o, lse, visited = (outputs[name][: np.prod(shape)].view(shape) for name, shape in shapes.items())
+    q, k, v = clean
     s = head_dim**-0.5 * (q @ k.mT).double()
     i, j = torch.arange(q_len, device=device)[:, None], torch.arange(kv_len, device=device)
     for b, (rows, keys) in enumerate(zip(q_lens, kv_lens, strict=True)):
@@ -1022,12 +1038,22 @@ def try_kernel(q_lens, kv_lens, causal=False, poison=False, head_dim=16, block=1
             hidden = hidden | (j > i + keys - rows)
         s[b].masked_fill_(hidden, float("-inf"))
     want = s.softmax(-1).nan_to_num() @ v.double()
+    right_lse = torch.isclose(lse.double(), s.logsumexp(-1), rtol=0, atol=1e-4)
     for b in range(batch):
         error = (o[b] - want[b]).abs().amax(-1)
-        wrong = torch.nonzero(~(error < 1e-4)).flatten().tolist()
-        print(
-            f"sequence {b}: largest error of o {error.max().item():.2g}, wrong rows {wrong}, visited {visited[b].tolist()}"
+        wrong, wrong_lse = (
+            torch.nonzero(~right).flatten().tolist() for right in (error < 1e-4, right_lse[b])
         )
+        print(
+            f"sequence {b}: largest error of o {error.max().item():.2g}, wrong rows {wrong}, rows with a wrong lse {wrong_lse}, "
+            f"visited {visited[b].tolist()}"
+        )
+    for name, shape in shapes.items():
+        many = int((~outputs[name][np.prod(shape) :].isnan()).sum())
+        if many:
+            print(
+                f"Written past the end of {name}, {many} times: is the store masked, and the head counted only once?"
+            )
 
 
 # try_kernel([16], [16])    # rung 1
@@ -1086,6 +1112,9 @@ def worth_of_skipping(batch=4, heads=8, room=4096, head_dim=64, block=64):
             )
 
         launch()
+        if visited.isnan().any():
+            print("masked_forward_kernel stores no count yet: write it first.")
+            return
         line = (
             f"{name:>16}: {visited.sum().item() / (batch * heads * tiles * tiles):4.0%} of the tiles visited"
         )

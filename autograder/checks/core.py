@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autograder.contestant import Answer, Launch, moved_bytes
+from autograder.contestant import UNTOUCHED, Answer, Launch, moved_bytes
 
 # The tolerance of a case is twice the error of the plain formula in the same dtype, plus this floor: what a right answer
 # may lose by adding in another order. Published in the guide; "gpu" is looser in float32 because exp2 and the division
@@ -35,7 +35,8 @@ class Case:
         name: what a student reads, such as "100 keys in tiles of 32".
         call: positional arguments, or a `Launch`.
         expected: name of each output -> float64 array (never NaN; -inf where the convention says so).
-        tolerance: name of each output -> largest allowed absolute error. Not used when `expected` is empty.
+        tolerance: name of each output -> largest allowed absolute error; 0 for whole numbers, which have to be exact. Not used when
+            `expected` is empty.
         wrong: a function of no arguments: mistake name -> {output name: array}, computed only when the case fails. In a
             masked array the masked elements may be anything, as long as one of them is wrong.
         limit_bytes: for a memory case, the most that the call may allocate.
@@ -104,6 +105,9 @@ class Result:
     speed: tuple | None = None  # of a right answer that was timed: its seconds, and those of a copy of as many bytes
     moved_bytes: int | None = None
     least_share: float | None = None
+    # What the function was called with, where that is numbers alone. Not a field: like the expected value it is for the student's own
+    # table, and what the judge keeps of a result, its fields, leaves it out.
+    called = None
 
     @property
     def share(self):
@@ -138,9 +142,25 @@ def _difference(got, expected):
     return np.where(same, 0.0, np.where(np.isfinite(got) & np.isfinite(expected), error, np.inf))
 
 
+def _untouched(array):
+    """Where nothing was stored: the elements that still have the bits that outputs are filled with."""
+    if array.dtype != np.float32:
+        return np.zeros(array.shape, bool)
+    return array.view(np.uint32) == UNTOUCHED["float32"]
+
+
+def _called(call):
+    """A call as a student would write it, or None where it has more than numbers and tuples of them."""
+    if isinstance(call, tuple):
+        parts = [_called(x) for x in call]
+        return None if None in parts else f"({', '.join(parts)}{',' * (len(parts) == 1)})"
+    return f"{call:.12g}" if isinstance(call, float) else str(call) if isinstance(call, int) else None
+
+
 def judge_case(case, answer, hints):
     """Compare one `Answer` with its `Case` and return a `Result`."""
     result = Result(case.name, False, detail=answer.detail, seconds=answer.seconds)
+    result.called = _called(case.call)
     if answer.problem is not None or answer.arrays is None:
         result.message = answer.problem or "no answer came back"
         return result
@@ -167,7 +187,7 @@ def judge_case(case, answer, hints):
         errors = _difference(got[name], case.expected[name])
         tolerance = case.tolerance[name]
         largest = float(errors.max()) if errors.size else 0.0
-        ratio = largest / tolerance
+        ratio = largest / tolerance if tolerance else largest
         if worst is None or ratio > worst[0]:
             worst = (ratio, name, largest, tolerance)
         if largest > tolerance and result.index is None:
@@ -187,12 +207,18 @@ def judge_case(case, answer, hints):
             )
         return result
     bad = got[result.output]
-    nans = int(np.isnan(bad).sum())
-    result.message = f"{result.output}{list(result.index) if result.index else ''} is wrong" + (
-        f"; {nans} of {bad.size} elements are NaN" if nans else ""
-    )
-    if isinstance(case.call, Launch) and all(np.isnan(array).all() for array in got.values()):
+    missing = _untouched(bad) if isinstance(case.call, Launch) else np.zeros(bad.shape, bool)
+    nans = np.isnan(bad) & ~missing
+    result.message = f"{result.output}{list(result.index) if result.index else ''} is wrong"
+    for which, what in ((missing, "were not stored"), (nans, "are NaN")):
+        if which.any():
+            result.message += f"; {int(which.sum())} of {bad.size} elements {what}"
+    # Of a timed launch smallest and largest come back, and what their search makes of a NaN's bits is the machine's affair.
+    if isinstance(case.call, Launch) and all(
+        (np.isnan(array) if case.call.copies else _untouched(array)).all() for array in got.values()
+    ):
         result.message = f"{result.output} is NaN everywhere, as it was before the launch: was anything stored?"
+        return result
     recognise(case, got, hints, result)
     return result
 

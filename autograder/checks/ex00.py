@@ -17,7 +17,8 @@ HINTS = {
     "scale": "Every number is too large by the same factor, the square root of d: divide by it.",
     "scale_d": "Every number is too small by the same factor: divide by the square root of d, not by d.",
     "transposed": "Rows and columns are exchanged: entry i, j belongs to query i and key j.",
-    "dropped": "The keys of the last, shorter tile are missing from the sum. Look at where the loop over tiles stops.",
+    # Part 2 shows this one before the student has looked for the bug, so it does not name the bug.
+    "dropped": "Some keys are missing from the sum. Compare the sizes of the cases that fail with those of the cases that pass.",
     "twice": "The last tile is whole, and begins before the one in front of it ends: the keys that are in both count twice.",
     "last_only": "Only the last tile is in the result. Each tile is to be added to what is there already.",
     "single": (
@@ -35,6 +36,10 @@ HINTS = {
     "raw_bits": (
         "Those are products of the integers that the bits of the bfloat16 numbers spell. In the interpreter tl.dot must get numbers "
         "of another type: convert what was loaded."
+    ),
+    "ten_bits": (
+        "The numbers have lost all but 10 bits behind the point, or were too large: float16 has no more, and holds none above 65504. "
+        "Convert to float32. On a GPU that is not enough: there tl.dot takes TF32, with 10 bits, unless input_precision forbids it."
     ),
     "rounded": "The product is right, but it was rounded to the type of a and b. c is float32: store it as it comes out of tl.dot.",
     "by_element": "Each number is that of a times that of b at the same place. A matrix product is tl.dot.",
@@ -205,18 +210,25 @@ def _raw(x):
     return (x.view(np.uint32) >> 16).astype(np.float64)
 
 
-def _dot_case(name, rng, rung, n, dtype, scale=1.0):
-    a, b = ((scale * rng.standard_normal((n, n))).astype(np.float32) for _ in range(2))
-    if dtype == "bfloat16":
-        a, b = _to_bfloat16(a), _to_bfloat16(b)
+def _dot_case(name, rung, dtype, *both):
+    """`both`: the two matrices, in any type; they are rounded to `dtype`."""
+    a, b = (_to_bfloat16(x) if dtype == "bfloat16" else x.astype(dtype).astype(np.float32) for x in both)
+    n = len(a)
     wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
     exact = wide_a @ wide_b
 
     def wrong():
-        found = {"by_element": wide_a * wide_b, "b_transposed": wide_a @ wide_b.T}
+        narrow_a, narrow_b = (x.astype(np.float16).astype(np.float64) for x in (a, b))
+        found = {
+            "by_element": wide_a * wide_b,
+            "b_transposed": wide_a @ wide_b.T,
+            "ten_bits": narrow_a @ narrow_b,
+        }
         if dtype == "bfloat16":
             # The interpreter converts to bfloat16 by cutting off, a GPU by rounding.
             found |= {"raw_bits": _raw(a) @ _raw(b), "rounded": _to_bfloat16(exact, to_nearest=rung == "gpu")}
+        if dtype == "float16":
+            found["rounded"] = exact.astype(np.float16)
         return {mistake: {"c": c} for mistake, c in found.items()}
 
     return Case(
@@ -231,11 +243,23 @@ def _dot_case(name, rng, rung, n, dtype, scale=1.0):
 
 def _dot_cases(dtype):
     def cases(rng, rung):
-        yield _dot_case("16 x 16", rng, rung, 16, dtype)
-        yield _dot_case("64 x 64", rng, rung, 64, dtype)
-        # More than a float16 can hold: to take that for both types is no way out.
+        def normal(n):
+            return rng.standard_normal((2, n, n))
+
+        if dtype == "float32":
+            # Numbers of which TF32 and float16 keep the same, however they round. First, so that its hint is the one that is shown.
+            a, b = rng.choice([-4, -2, -1, 1, 2, 4], (2, 16, 16)) * (1 + 2.0**-12)
+            blind = ", which the interpreter never does" if rung == "interpreter" else ""
+            yield _dot_case("16 x 16, digits that TF32 drops" + blind, rung, dtype, a, b)
+        yield _dot_case("16 x 16", rung, dtype, *normal(16))
+        yield _dot_case("64 x 64", rung, dtype, *normal(64))
+        # More than a float16 can hold: to take that for all types is no way out. With one sign a sum that is too large is
+        # infinite and not NaN, which is what a kernel leaves that stores nothing.
         thousands = _between(rng, 100, 900)
-        yield _dot_case(f"32 x 32, numbers near {thousands}000", rng, rung, 32, dtype, 1000.0 * thousands)
+        large = 1000.0 * thousands * np.abs(normal(32))
+        yield _dot_case(f"32 x 32, numbers near {thousands}000", rung, dtype, *large)
+        if dtype == "bfloat16":
+            yield _dot_case("32 x 32, float16", rung, "float16", *normal(32))
 
     return cases
 
@@ -250,5 +274,5 @@ CHECKS = [
         needs=("00.add.full",), triton=True,
     ),
     Check("00.dot.float32", "a product of float32 numbers", "kernel", _dot_cases("float32"), HINTS, triton=True),
-    Check("00.dot.bfloat16", "a product of bfloat16 numbers", "kernel", _dot_cases("bfloat16"), HINTS, triton=True),
+    Check("00.dot.bfloat16", "a product of bfloat16 and of float16 numbers", "kernel", _dot_cases("bfloat16"), HINTS, triton=True),
 ]  # fmt: skip

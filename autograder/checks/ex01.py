@@ -56,6 +56,10 @@ HINTS = {
         "Rows whose scores lie far below those of another row vanished: all rows share one maximum. Each row needs its own."
     ),
     "shared_sum": "The weights were divided by the sum of the whole matrix. Each row has its own sum.",
+    "keepdims": (
+        "Score (i, j) lost the maximum of row j, and was divided by the sum of row j: NumPy lays an array of n_q numbers along the columns. "
+        "With keepdims=True each number stays beside its row."
+    ),
     "columns": "The softmax ran down the columns. It is over the keys of one query: along a row of the scores.",
     "unnormalised": "The exponentials are right, but nothing divided them by their sum.",
     "peak_one_matrix": "While P is being written, S is still there: both exist at once.",
@@ -65,17 +69,30 @@ HINTS = {
     "peak_no_output": "O is missing: the room for it is taken from the beginning.",
     "peak_group": "Q, K, V and O are counted for the heads at work only. They are there for all heads, from beginning to end.",
     "first_tile": "Only the first tile was written. Every program has a tile of its own: where does its number come in?",
+    "overlap": "The tiles overlap: each begins one number behind the one before it. It should begin BLOCK numbers behind.",
     "not_scaled": "The numbers came out as they went in: where is the factor?",
     "short_tile": "The last, shorter tile is missing. Places that exist have to be stored, also in a tile that is not full.",
     "padded": (
-        "The tile is longer than the row, and the places behind the row's end were counted as zeros. They need a number that is never the "
-        "largest, and whose exponential is 0."
+        "The last tile reaches past the end of the row, and the places behind it were counted as zeros. They need a number that is never "
+        "the largest, and whose exponential is 0."
     ),
     "overrun": (
         "Places behind the end of the row were counted: what lies there in memory belongs to the next row. Mask the loads, and give "
         "those places a number whose exponential is 0."
     ),
     "last_tile": "The sum is that of the last tile alone. It has to be carried from tile to tile.",
+    "last_maximum": (
+        "The exponential overflowed where the largest number of the row is not in its last tile: m is the maximum of the last tile alone. It "
+        "has to be carried from tile to tile."
+    ),
+    "vanished": (
+        "All exponentials of a row became 0, and 0 / 0 is NaN: what was subtracted is larger than every number of the row. Only the row's "
+        "maximum will do, and a search for it that begins with 0 never finds a negative one."
+    ),
+    "own_sum": (
+        "Each tile became a softmax of its own. The numbers of a whole row have one sum, and its softmax adds up to 1 over all tiles together."
+    ),
+    "same_tile": "Only the first tile of each row was read and written. All tiles have the same places: where does `start` come in?",
 }  # fmt: skip
 
 
@@ -83,15 +100,18 @@ def _between(rng, low, high):
     return int(rng.integers(low, high + 1))
 
 
-def _case(name, call, expected, mistakes):
-    """A case of numbers. `expected` and each of `mistakes`: output name -> number."""
+def _case(name, call, expected, mistakes, exact=True):
+    """A case of numbers. `expected` and each of `mistakes`: output name -> number. `exact`: they are counts."""
     expected = {key: np.float64(value) for key, value in expected.items()}
     return Case(
         name,
         call,
         {key: np.asarray(value) for key, value in expected.items()},
-        # Relative: seconds are small, and bytes are many.
-        {key: FLOOR["numpy"]["float64"] * max(float(value), 1e-9) for key, value in expected.items()},
+        # Relative: seconds are small. A count is a whole number below 2^53, which float64 holds as it is.
+        {
+            key: 0.0 if exact else FLOOR["numpy"]["float64"] * max(float(value), 1e-9)
+            for key, value in expected.items()
+        },
         lambda: {name: {key: np.float64(x) for key, x in outputs.items()} for name, outputs in mistakes.items()},
     )  # fmt: skip
 
@@ -115,9 +135,12 @@ def _shapes(rng):
     yield f"{heads} heads, {n} queries and keys, d = {d}, float32", (n, n, heads, d, 4)
     q_len, kv_len, heads, d = _between(rng, 10, 500), _between(rng, 501, 5000), _between(rng, 4, 40), 64
     size = int(rng.choice([2, 4]))
-    yield f"{heads} heads, {q_len} queries, {kv_len} keys, {number[size]}", (q_len, kv_len, heads, d, size)
-    kv_len, heads = _between(rng, 1000, 100_000), _between(rng, 2, 40)
-    yield f"{heads} heads, one query, {kv_len} keys, fp16", (1, kv_len, heads, 128, 2)
+    yield (
+        f"{heads} heads, {q_len} queries, {kv_len} keys, d = {d}, {number[size]}",
+        (q_len, kv_len, heads, d, size),
+    )
+    kv_len, heads, d = _between(rng, 1000, 100_000), _between(rng, 2, 40), 128
+    yield f"{heads} heads, one query, {kv_len} keys, d = {d}, fp16", (1, kv_len, heads, d, 2)
 
 
 _MOVED = {"standard": ("QKSPV", "SPO"), "flash": ("QKV", "O")}  # read, written
@@ -208,8 +231,8 @@ def _peak_cases(rng, rung):
 
 
 def _card(rng):
-    """(rate, bandwidth) of a card that nobody sells."""
-    return float(rng.uniform(1e14, 2e15)), float(rng.uniform(1e12, 8e12))
+    """(rate, bandwidth) of a card that nobody sells, with few digits: a student may want to reckon by hand."""
+    return float(f"{rng.uniform(1e14, 2e15):.2e}"), float(f"{rng.uniform(1e12, 8e12):.2e}")
 
 
 def _roofline_cases(rng, rung):
@@ -238,6 +261,7 @@ def _roofline_cases(rng, rung):
             (flop, moved, rate, bandwidth),
             {"intensity": flop / moved, "seconds": max(memory, arithmetic)},
             wrong,
+            exact=False,
         )
 
 
@@ -272,6 +296,7 @@ def _chain_cases(rng, rung):
             (kernels, rate, bandwidth),
             {"seconds": sum(bounds)},
             {mistake: {"seconds": value} for mistake, value in wrong.items()},
+            exact=False,
         )
 
 
@@ -301,6 +326,9 @@ def _naive_case(name, q, k, v):
             "columns": _softmax(s, 0) @ v,
             "unnormalised": own @ v,
         }
+        if len(q) == len(k):  # else NumPy itself refuses
+            beside = np.exp(s - s.max(1))
+            found["keepdims"] = beside / beside.sum(1) @ v
         return {mistake: {"o": o} for mistake, o in found.items()}
 
     return Case(
@@ -321,7 +349,7 @@ def _naive_cases(rng, rung):
     n_q, n_k = _between(rng, 5, 20), _between(rng, 30, 60)
     yield _naive_case(f"{n_q} queries, {n_k} keys", *inputs(n_q, n_k, 8))
     d, dv = _between(rng, 5, 12), _between(rng, 13, 20)
-    yield _naive_case(f"head_dim {d}, values of {dv} numbers", *inputs(24, 32, d, dv))
+    yield _naive_case(f"d = {d}, values of {dv} numbers", *inputs(24, 32, d, dv))
     n_k = _between(rng, 20, 60)
     yield _naive_case(f"one query, {n_k} keys", *inputs(1, n_k, 16))
     n = _between(rng, 16, 32)
@@ -355,9 +383,15 @@ def _scale_case(name, rng, rung, n, block, dtype="float32"):
     def wrong():
         found = {"not_scaled": {"out": x.astype(np.float64)}}
         if n > block:  # else all of it is NaN, as where nothing was stored
-            first, whole = np.arange(n) < block, np.arange(n) < n // block * block
-            found["first_tile"] = {"out": np.where(first, exact, np.nan)}
-            found["short_tile"] = {"out": np.where(whole, exact, np.nan)}
+            written = {
+                "first_tile": block,
+                "short_tile": n // block * block,
+                "overlap": block + -(-n // block) - 1,
+            }
+            found |= {
+                mistake: {"out": np.where(np.arange(n) < end, exact, np.nan)}
+                for mistake, end in written.items()
+            }
         return found
 
     return Case(
@@ -387,10 +421,11 @@ def _scale_cases(rng, rung):
 
 
 def _softmax_case(name, rng, rung, rows, n, block, shift=0.0, peak=None):
-    """`shift` moves all numbers; `peak` replaces one of each row."""
+    """`shift` moves all numbers; `peak` replaces one of each row: of the first row in the first tile, of the last one in the last."""
     x = shift + 2 * rng.standard_normal((rows, n))
+    last = (n - 1) // block * block  # where the last tile begins
     if peak is not None:
-        x[np.arange(rows), rng.integers(0, n, rows)] = peak
+        x[0, rng.integers(0, min(n, block))] = x[-1, rng.integers(last, n)] = peak
     x = _rounded(x, "float32")
     memory = _behind(rng, x, block, "float32")
     exact = _softmax(x.astype(np.float64))
@@ -399,15 +434,25 @@ def _softmax_case(name, rng, rung, rows, n, block, shift=0.0, peak=None):
     def wrong():
         s = x.astype(np.float64)
         bare, w = np.exp(x), np.exp(s - s.max(1, keepdims=True))
-        found = {"no_max": bare / bare.sum(1, keepdims=True), "unnormalised": w}
+        # Where all of x is negative, so does a maximum that begins with 0.
+        found = {"vanished" if shift < 0 else "no_max": bare / bare.sum(1, keepdims=True), "unnormalised": w}
         if places > n:
             read = memory[np.arange(rows)[:, None] * n + np.arange(places)].astype(np.float64)
             found["padded"] = _softmax(np.pad(s, ((0, 0), (0, places - n))))[:, :n]
             found["overrun"] = _softmax(read)[:, :n]
         if n > block:
-            found["last_tile"] = w / w[:, (n - 1) // block * block :].sum(1, keepdims=True)
-        # All of it NaN is what is there when nothing was stored, and says nothing about why.
-        return {mistake: {"out": out} for mistake, out in found.items() if not np.isnan(out).all()}
+            found["last_tile"] = w / w[:, last:].sum(1, keepdims=True)
+            late = np.exp(x - x[:, last:].max(1, keepdims=True))
+            found["last_maximum"] = late / late.sum(1, keepdims=True)
+            tiles = np.split(s, range(block, n, block), 1)
+            found["own_sum"] = np.concatenate([_softmax(tile) for tile in tiles], 1)
+            found["same_tile"], found["overlap"] = np.full((2, rows, n), np.nan)
+            found["same_tile"][:, :block] = _softmax(tiles[0]) / len(tiles)  # its sum was added up in each turn
+            starts = range(len(tiles))
+            end = min(n, block + len(starts) - 1)
+            seen = w[:, :end] / sum(w[:, start : start + block].sum(1, keepdims=True) for start in starts)
+            found["overlap"][:, :end] = seen
+        return {mistake: {"out": out} for mistake, out in found.items()}
 
     return Case(
         name,
@@ -436,7 +481,13 @@ def _passes_cases(rng, rung):
     )
     n = 16 * _between(rng, 2, 3)
     yield _softmax_case(
-        f"2 rows of {n} numbers in tiles of 16, one of each near 300", rng, rung, 2, n, 16, peak=300.0
+        f"2 rows of {n} numbers in tiles of 16, one number of each row near 300",
+        rng,
+        rung,
+        2,
+        n,
+        16,
+        peak=300.0,
     )
 
 
@@ -452,7 +503,13 @@ def _fused_cases(rng, rung):
     )
     n = _between(rng, 65, 128)
     yield _softmax_case(
-        f"2 rows of {n} numbers in tiles of 128, one of each near 300", rng, rung, 2, n, 128, peak=300.0
+        f"2 rows of {n} numbers in tiles of 128, one number of each row near 300",
+        rng,
+        rung,
+        2,
+        n,
+        128,
+        peak=300.0,
     )
     n = _between(rng, 1, 9)
     yield _softmax_case(f"3 rows of {n} numbers in tiles of 16", rng, rung, 3, n, 16)

@@ -30,8 +30,8 @@ HINTS = {
         "before has to be corrected: look at how that is done, and whether m is replaced before or after it."
     ),
     "upside_down": (
-        "The correction grows where it should shrink. It carries a value from the old maximum to the new, larger one: "
-        "can it ever be above 1?"
+        "The correction grows where it should shrink, and on the first tile it is inf (inf times 0 is NaN). It carries a "
+        "value from the old maximum to the new, larger one: can it ever be above 1?"
     ),
     "tile_max": "m is the largest score of this tile alone. It should be the largest of all the scores so far.",
     "old_max": "The new exponentials are measured from the old maximum. Measure them from the new one.",
@@ -43,9 +43,10 @@ HINTS = {
         "A tile of nothing but -inf gave NaN: with m still -inf, m - m is not 0. What is subtracted in the exponentials has "
         "to be finite."
     ),
-    "finite_start": (
-        "Scores near -20000 lost all their weight: they were measured from a finite number that no key had. Start from "
-        "-inf, and guard the subtraction instead."
+    "finite_m": (
+        "m became a finite number that no key has as its score, and scores far below it lose all their weight. m is -inf "
+        "until a score was seen, a place that holds no score counts as -inf, and only what is subtracted in the "
+        "exponentials is a finite number instead."
     ),
     "one_side": (
         "Only the first side was corrected. The second was measured from its own maximum, too, and that may be the lower one."
@@ -62,6 +63,7 @@ HINTS = {
         "take 0 and not the product."
     ),
     "all_states": "Every state was merged. Only those that the tree names belong in the result.",
+    "undivided": "The output is o / l, and o alone was taken for it. As a column l is l[:, None].",
     "settled": "The answer was 0 for a row that can still move. That o / l has settled says nothing about scores that were not read.",
     "one_key": "The unread keys were counted as one. There are `left` of them, and each may have the highest score.",
     "ratio": "The share is the weight of the unread keys divided by all the weight, not by the weight of what was read.",
@@ -75,7 +77,10 @@ HINTS = {
         "A score far above all others gave NaN; where nothing is known, highest is even inf, and inf - inf is NaN. Measure the "
         "weights from highest: then what was read weighs exp(m - inf) = 0."
     ),
-    "own_tile": "Each tile is a softmax of its own. The weights can only be stored once m and l of the whole row are known.",
+    "first_walk": (
+        "Each tile was divided by the l of the tiles so far. The weights can only be stored once m and l of the whole row "
+        "are known: in a second walk."
+    ),
     "padded": (
         "The last tile is short, and the places behind its end were counted as scores of 0. They need a weight of exactly 0."
     ),
@@ -84,7 +89,10 @@ HINTS = {
     ),
     "packed": "The rows were read as if one began where the one before it ends. The distance between rows is x_row_stride.",
     "column_stride": "Neighbours in memory were read. The distance between neighbours of a row is x_stride.",
-    "out_packed": "x was read right, but the weights were stored as if out had the strides n and 1. It has strides of its own.",
+    "out_packed": (
+        "x was read right, but the weights were stored as if out had the strides n and 1, which are those of x here. It has "
+        "strides of its own."
+    ),
     "dead_rows": (
         "Rows of nothing but -inf came out as NaN. Their m is still -inf and their l is 0: find the subtraction of two "
         "infinities and the division by 0."
@@ -187,21 +195,21 @@ def _update_case(name, before, s, may_write=False):
         old_m, old_l = state
         shift = m if m > -np.inf else 0.0
         p = np.exp(s - shift).sum()
-        factor = np.exp(old_m - shift)
-        found = {
+        found = {} if m > -np.inf else {"no_guard": {"m": m, "l": np.nan}}  # first: there others are NaN, too
+        found |= {
             "correction": {"m": m, "l": old_l + p},
-            "upside_down": {"m": m, "l": old_l / max(factor, 1e-300) + p},
+            "upside_down": {"m": m, "l": np.exp(shift - old_m) * old_l + p},
             "no_max": {"m": m, "l": old_l + np.exp(s).sum()},
             "forgotten": {"m": m, "l": p},
             "old_max": {"m": m, "l": old_l + np.exp(s - old_m).sum()},
             "tile_max": {"m": s.max()},
-            "no_guard": {"m": m, "l": np.nan},
         }
+        if m < -10_000:
+            found["finite_m"] = {"m": np.ma.masked_all(()), "l": 0.0}  # whatever the number is
         return {
-            mistake: {key: np.asarray(x) for key, x in outputs.items()}
+            mistake: {key: np.asanyarray(x) for key, x in outputs.items()}
             for mistake, outputs in found.items()
-            if mistake == "no_guard"
-            or not np.isnan(outputs.get("l", 0.0))  # NaN is the sign of one mistake alone
+            if mistake in {"no_guard", "upside_down"} or not np.isnan(outputs.get("l", 0.0))
         }
 
     return _numpy_case(name, (state, s), {"m": m, "l": l}, wrong, may_write=may_write)
@@ -373,7 +381,7 @@ def _merge_cases(rng, rung):
 
 
 def _merge_empty_cases(rng, rung):
-    d = _between(rng, 2, 5)
+    d = _between(rng, 8, 10)  # more than rows, so that a forgotten [:, None] is an error and not a riddle
 
     def keys(rows, empty=()):
         s = _keys(rng, rows, 6)
@@ -387,11 +395,13 @@ def _merge_empty_cases(rng, rung):
         def wrong():
             # Where both are empty and one holds NaN, the two mistakes look alike; the first has cases of its own.
             bad = b[0].max(-1) == -np.inf if scratch else nothing
+            l = np.where(bad, np.nan, exact[1])  # noqa: E741
             return {
                 "scratch" if scratch else "two_empty": {
-                    "l": np.where(bad, np.nan, exact[1]),
+                    "l": np.ma.array(l, mask=bad & bool(scratch)),  # l alone may have been cleaned
                     "o": np.where(bad[:, None], np.nan, exact[2]),
-                }
+                },
+                "finite_m": _named((np.ma.array(exact[0], mask=nothing), *exact[1:])),
             }
 
         return _merge_case(name, a, b, wrong, may_write=True, **scratch)
@@ -482,7 +492,7 @@ def _early_cases(rng, rung):
     low, high = -float(rng.uniform(0.5, 1.5)), float(rng.uniform(2.0, 3.0))
 
     def case(name, s, left, highest):
-        v = rng.uniform(low, high, (s.shape[1], _between(rng, 2, 4)))
+        v = rng.uniform(low, high, (s.shape[1], _between(rng, 7, 9)))  # more than rows: see 02.merge.empty
         m, l, o = _state(s, v)  # noqa: E741
         now = _weights(s) @ v
         highest = highest(m) if callable(highest) else np.full(len(m), float(highest))
@@ -500,6 +510,7 @@ def _early_cases(rng, rung):
             weight = np.exp(highest - m)[:, None]
             total = left * weight + l[:, None]
             found = {
+                "undivided": share * np.maximum(np.abs(high - o), np.abs(o - low)),
                 "settled": np.zeros_like(now),
                 "one_key": weight / (weight + l[:, None]) * room,
                 "ratio": left * weight / l[:, None] * room,
@@ -532,7 +543,7 @@ def _early_cases(rng, rung):
     yield case("one key left, and nothing is known of it", rows(), 1, np.inf)
     left = _between(rng, 2, 9)
     yield case(f"{left} keys left, all of them masked", rows(), left, -np.inf)
-    yield case("no key left", rows(), 0, lambda m: m)
+    yield case("no key left", rows(), 0, -np.inf)
     left = _between(rng, 2, 9)
     yield case(f"{left} keys left, read near -1000, unread at most near 1000", rows(-1000.0), left, 1000.0)
     left = _between(rng, 2, 9)
@@ -571,8 +582,8 @@ def _kernel_case(
 
     def mistakes():
         live = (s.max(-1) > -np.inf).all()
-        found = _kernel_mistakes(s, x, block, memory) if live else {}
-        found |= wrong(s, exact, memory) if wrong else {}
+        found = wrong(s, exact, memory) if wrong else {}  # first: what this case was made for
+        found |= _kernel_mistakes(s, x, block, memory) if live else {}
         found = {mistake: shaped(p) for mistake, p in found.items()}
         if out_columns:
             found["out_packed"] = exact.reshape(n, rows)
@@ -614,7 +625,7 @@ def _kernel_mistakes(s, x, block, memory):
     last = s[:, start:]
     found["m_stays"] = np.exp(s) / np.exp(last - last.max(-1, keepdims=True)).sum(-1, keepdims=True)
     if n > block:
-        found["own_tile"] = np.concatenate([_weights(s[:, tile]) for tile in tiles], -1)
+        found["first_walk"] = np.concatenate([_weights(s[:, : tile.stop])[:, tile] for tile in tiles], -1)
     short = n % block
     if short:
         missing = block - short
@@ -625,6 +636,11 @@ def _kernel_mistakes(s, x, block, memory):
             read = memory[np.arange(rows)[:, None] * n + np.arange(n + missing)].astype(np.float64)
             found["overrun"] = _weights(read)[:, :n]
     return {k: p for k, p in found.items() if k in {"no_max", "dropped"} or np.isfinite(p).all()}
+
+
+def _far_down(s, exact, memory):
+    """Rows below -10000 when m is, or falls back to, a finite number above them."""
+    return {"finite_m": np.where(s.max(-1, keepdims=True) < -10_000, 0.0, exact)}
 
 
 def _full_cases(rng, rung):
@@ -641,13 +657,8 @@ def _full_cases(rng, rung):
     x[1, _between(rng, 0, 15)] = rng.uniform(300, 400)
     yield _kernel_case("2 rows of 64 in tiles of 16, one score near 350", rung, x, 16)
     yield _kernel_case("float16, 2 rows of 96 in tiles of 32", rung, scores(2, 96), 32, dtype="float16")
-
-    def low(s, exact, memory):
-        return {"finite_start": np.where(s.max(-1, keepdims=True) < -10_000, 0.0, exact)}
-
-    yield _kernel_case(
-        "2 rows of 64 in tiles of 16, row 1 near -20000", rung, scores(2, 64) - [[0], [20_000]], 16, wrong=low
-    )
+    x = scores(2, 64) - [[0], [20_000]]
+    yield _kernel_case("2 rows of 64 in tiles of 16, row 1 near -20000", rung, x, 16, wrong=_far_down)
     if rung == "gpu":
         yield _kernel_case("64 rows of 8192 in tiles of 1024", rung, scores(64, 8192), 1024)
 
@@ -667,6 +678,9 @@ def _tails_cases(rng, rung):
     yield _kernel_case("4 rows of two scores", rung, scores(4, 2), 16)
     n = 32 * _between(rng, 1, 3) + 1
     yield _kernel_case(f"2 rows of {n} in tiles of 32: one score in the last", rung, scores(2, n), 32)
+    n = 16 * _between(rng, 1, 3) + 1
+    x = scores(2, n, -20_000.0)
+    yield _kernel_case(f"2 rows of {n} in tiles of 16, scores near -20000", rung, x, 16, wrong=_far_down)
 
 
 def _strides_cases(rng, rung):
@@ -715,11 +729,12 @@ def _strides_cases(rng, rung):
             wrong=wrong(row_stride, stride),
         )
 
+    # First, since here alone an output that is stored by other strides than its own stays within its memory.
+    yield case(f"{rows} rows of {n}, and an output that is stored by columns", n, 1, out_columns=True)
     yield case(f"{rows} rows of {n}, and {gap} other numbers between rows", n + gap, 1)
     yield case(f"the columns of a matrix: {rows} of them, {n} numbers each", 1, rows)
     yield case(f"every second number of {rows} rows of {2 * n}", 2 * n, 2)
     yield case(f"the same row {rows} times: row stride 0", 0, 1, np.repeat(scores(1), rows, 0))
-    yield case(f"{rows} rows of {n}, and an output that is stored by columns", n, 1, out_columns=True)
 
 
 def _empty_cases(rng, rung):
@@ -729,7 +744,8 @@ def _empty_cases(rng, rung):
         return 3 * rng.standard_normal((rows, n))
 
     def first(s, exact, memory):
-        return {"no_guard": np.where((s[:, :16].max(-1) == -np.inf)[:, None], np.nan, exact)}
+        no_guard = np.where((s[:, :16].max(-1) == -np.inf)[:, None], np.nan, exact)
+        return {"no_guard": no_guard} | _far_down(s, exact, memory)
 
     def whole(s, exact, memory):
         dead = (s.max(-1) == -np.inf)[:, None]
@@ -746,6 +762,11 @@ def _empty_cases(rng, rung):
     x = scores(3, n)
     x[1, :16] = -np.inf
     yield _kernel_case("the first tile of row 1 is -inf", rung, x, 16, wrong=first)
+    n = 16 * _between(rng, 3, 5)
+    x = scores(2, n) - 20_000
+    x[:, :16] = -np.inf
+    name = f"2 rows of {n} in tiles of 16: the first tile -inf, the rest near -20000"
+    yield _kernel_case(name, rung, x, 16, wrong=first)
     x = scores(3, n)
     x[:, -16:] = -np.inf
     yield _kernel_case("the last tile of every row is -inf", rung, x, 16)

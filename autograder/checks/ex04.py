@@ -11,6 +11,7 @@ last part the first axis is batch and heads in one. Output names are those of th
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -29,6 +30,7 @@ HINTS = {
         "Slots behind the last key count as keys. What lies there belongs to no token, so nobody may see it: compare with "
         "the length."
     ),
+    "no_lengths": "Queries and keys count where no token stands: neither index is compared with its length.",
     "rows_padding": "Rows behind the last query see keys. There is no token in such a row, so it sees nothing.",
     "from_zero": (
         "The mask is that of the first queries and keys, whatever was asked for. A tile has indices of its own: use the values in "
@@ -50,12 +52,20 @@ HINTS = {
         "partial."
     ),
     "no_empty": "Tiles in which nobody sees anything came out as partial. They are empty, and need not be loaded at all.",
+    "reshaped": (
+        "The reshape cut the table into runs of elements that are no tiles. It keeps the order of the elements: the queries become two "
+        "axes, tile and place in it, and then the keys do."
+    ),
     "no_full": "Tiles in which everybody sees everything came out as partial. They are full, and need no mask.",
     "stops_early": (
         "The walk ends one tile too early. The number of tiles that hold the keys 0 .. n - 1 is n / tile_k rounded *up*, and n "
         "is one more than the last key."
     ),
     "stops_late": "The walk ends one tile too late: nobody sees anything in its last tile.",
+    "below_zero": (
+        "The walk begins or ends before key 0. Cut it to the keys that exist before you count tiles, and where none is left the "
+        "answer is (0, 0)."
+    ),
     "begins_early": "The walk begins before the first tile that anybody sees.",
     "begins_late": "The walk begins too late: the first query sees keys further back than the last one does.",
     "hid_all": "That does give NaN, and hides more than it has to: with every score hidden there is nothing left to compute.",
@@ -72,6 +82,9 @@ HINTS = {
         "Rows that have seen nothing so far became NaN. Their new maximum is still -inf, and -inf minus -inf is NaN: what is "
         "subtracted has to be finite, in both exponentials."
     ),
+    "shift_kept": (
+        "m came out as 0 in rows that have seen nothing. That is the shift, which is there to be subtracted; the state keeps the maximum."
+    ),
     "stand_in": (
         "Rows that see no key count the hidden ones: their scores were replaced by a large finite number, and relative to itself "
         "that number has weight 1. The value of a hidden score is -inf."
@@ -81,8 +94,12 @@ HINTS = {
         "score and -inf, and compute nothing with what is hidden."
     ),
     "poisoned": (
-        "NaN in a slot that no row sees came through the product with v, where its weight is 0: 0 * NaN is NaN. The weight "
-        "can't stop it. What lies in such a slot of v has to be replaced before the product."
+        "NaN or an infinity in a slot that no row sees came through the product with v, where its weight is 0: 0 * NaN and 0 * inf are NaN. "
+        "The weight can't stop it. Whatever lies in such a slot of v has to be replaced before the product."
+    ),
+    "wiped": (
+        "NaN was made 0 in the result, and with it went all that the rows have seen. Look for what made it, and replace that before the "
+        "product."
     ),
     "hushed": (
         "An infinity in a slot that is seen was replaced as well. Only what nobody may see is to be cleaned; what is seen has to "
@@ -94,17 +111,25 @@ HINTS = {
         "weight: their sum of exponentials is what counts."
     ),
     "sign": "The size is right and the sign is not: do the visible scores have to go up or down to meet the stand-in?",
+    "underflow": (
+        "exp of a stand-in such as -1e6 is 0, and its logarithm is -inf. Take the logarithm of the product by hand: that of a product is "
+        "a sum."
+    ),
     "overflow": (
         "exp of a score near 1000 overflows. Take the logarithm of the sum of exponentials as you always do: relative to the "
         "maximum."
     ),
     "dead_rows": (
-        "Rows that may see no key came out as NaN. Their m is still -inf: find the subtraction of two infinities and the "
-        "division of 0 by 0."
+        "Rows that see no key, or stand behind the last query, are NaN. If they were stored, their m is still -inf: find the subtraction of "
+        "two infinities and the division of 0 by 0. If they were not, the store stops too early: all of o is written."
     ),
     "uniform": (
         "Rows that may see no key came out as the mean of V: their scores were masked with a large finite number. The mask "
         "is -inf, and such a row gives 0."
+    ),
+    "rows_even": (
+        "Rows behind the last query came out as a mean of V: their q is 0, so that all keys have the same score. No token stands in "
+        "such a row, so the mask has to hide every key from it."
     ),
     "padded_lens": (
         "The diagonal was placed by the lengths of the tensors. It belongs to the lengths of this sequence: its last query sees "
@@ -115,6 +140,10 @@ HINTS = {
         "sequence; the tensor goes on behind it."
     ),
     "visits_all": "Every tile of keys is visited, as if nothing were hidden: where does the loop end?",
+    "behind_diagonal": (
+        "An infinity in V, in a tile of keys that lies wholly behind the diagonal, made NaN of what must not see it: 0 * inf. Such a tile is "
+        "not to be visited: where does the loop end?"
+    ),
     "visits_causal": (
         "The loop ends at the length, and not at the diagonal: with CAUSAL the last query of this tile is the one that sees "
         "furthest."
@@ -266,7 +295,11 @@ def _visible_cases(rng, rung):
         f"{q_len} queries, {kv_len} keys, causal: the first {q_len - kv_len} see nothing",
         (q_len,), (kv_len,), q_len, kv_len, True, None, _DIAGONAL,
     )  # fmt: skip
-    padding = {"keys_padding": {"keys": False}, "rows_padding": {"rows": False}}
+    padding = {
+        "keys_padding": {"keys": False},
+        "rows_padding": {"rows": False},
+        "no_lengths": {"keys": False, "rows": False},
+    }
     q_len, kv_len = _between(rng, 5, 8), _between(rng, 6, 9)
     yield _mask_case(
         f"room for 10 queries and 12 keys, {q_len} and {kv_len} are there",
@@ -317,12 +350,16 @@ def _window_cases(rng, rung):
 # 04.tiles, 04.range
 
 
-def _kinds(q_len, kv_len, tile_q, tile_k, causal, window, **mistake):
-    """0 empty, 1 partial, 2 full: (tiles of queries, tiles of keys)."""
+def _kinds(q_len, kv_len, tile_q, tile_k, causal, window, torn=False, **mistake):
+    """0 empty, 1 partial, 2 full: (tiles of queries, tiles of keys). torn: of runs of elements in place of tiles, a mistake."""
     many_q, many_k = (-(-n // tile) for n, tile in ((q_len, tile_q), (kv_len, tile_k)))
     i_q, i_k = np.arange(many_q * tile_q)[:, None], np.arange(many_k * tile_k)
-    seen = _seen(i_q, i_k, q_len, kv_len, causal, window, **mistake).reshape(many_q, tile_q, many_k, tile_k)
-    return np.where(seen.all((1, 3)), 2.0, np.where(seen.any((1, 3)), 1.0, 0.0))
+    seen = _seen(i_q, i_k, q_len, kv_len, causal, window, **mistake)
+    shape, axes = (
+        ((many_q, many_k, tile_q, tile_k), (2, 3)) if torn else ((many_q, tile_q, many_k, tile_k), (1, 3))
+    )
+    tiles = seen.reshape(shape)
+    return np.where(tiles.all(axes), 2.0, np.where(tiles.any(axes), 1.0, 0.0))
 
 
 def _tiles_case(name, q_len, kv_len, tile_q, tile_k, causal=False, window=None):
@@ -335,6 +372,7 @@ def _tiles_case(name, q_len, kv_len, tile_q, tile_k, causal=False, window=None):
             "tail_full": _kinds(*call, keys=False),
             "no_empty": np.maximum(kinds, 1.0),
             "no_full": np.minimum(kinds, 1.0),
+            "reshaped": _kinds(*call, torn=True),
         }
         for mistake in ("causal_strict", "causal_late", "top_left") if causal else ():
             found[mistake] = _kinds(*call, **_DIAGONAL[mistake])
@@ -384,10 +422,11 @@ def _range_case(name, first, last, q_len, kv_len, tile_k, causal, window=None, f
     i_q = np.arange(first, last + 1)[:, None]
     many = -(-kv_len // tile_k)
 
-    def walk(**changes):
+    def walk(before=0, **changes):
+        """before: so many tiles in front of key 0 count as keys, a mistake."""
         call = {"causal": causal, "window": window} | changes
-        seen = _seen(i_q, np.arange(many * tile_k), q_len, kv_len, **call)
-        tiles = np.flatnonzero(seen.reshape(-1, many, tile_k).any((0, 2)))
+        seen = _seen(i_q, np.arange(-before * tile_k, many * tile_k), q_len, kv_len, **call)
+        tiles = np.flatnonzero(seen.reshape(len(seen), -1, tile_k).any((0, 2))) - before
         return (tiles[0], tiles[-1] + 1) if len(tiles) else (0, 0)
 
     def outputs(begin, end):
@@ -398,6 +437,10 @@ def _range_case(name, first, last, q_len, kv_len, tile_k, causal, window=None, f
 
     def wrong():
         found = {"stops_early": (begin, end - 1), "stops_late": (begin, end + 1)}
+        below = walk(before=-(-(q_len + kv_len) // tile_k))
+        found["below_zero"] = (below[0] if window is not None else 0, below[1])
+        if window is not None:
+            found["window_behind"] = walk(ahead=False)
         if begin:
             found |= {"begins_early": (0, end), "begins_late": (begin + 1, end)}
         if causal:
@@ -439,7 +482,7 @@ def _range_cases(rng, rung):
             0, last, q_len, kv_len, tile, True,
         )  # fmt: skip
     window, first = tile + _between(rng, 2, tile - 1), tile * _between(rng, 3, 9)
-    last, n = first + tile - 1, first + 3 * tile
+    last, n = first + tile - 1, first + 6 * tile  # so long that the window ends before the keys do
     yield _range_case(
         f"queries {first} to {last} of {n}, tiles of {tile}, causal, window {window}",
         first,
@@ -453,10 +496,17 @@ def _range_cases(rng, rung):
     yield _range_case(
         "the same, not causal: the window has two sides", first, last, n, n, tile, False, window
     )
-    n = _between(rng, 3, 6)
+    for first, causal, rule in ((0, True, "causal"), (tile, False, "not causal")):
+        last, n = first + tile * _between(rng, 1, 6) - 1, 11 * tile
+        yield _range_case(
+            f"queries {first} to {last} of {n}, tiles of {tile}, {rule}, window {window}: it reaches back beyond key 0",
+            first, last, n, n, tile, causal, window,
+        )  # fmt: skip
+    n, more = _between(rng, 3, 6), _between(rng, 31, 40)  # several tiles before key 0
     yield _range_case(
-        f"queries 0 to 3 of {n + 8}, {n} keys, causal: nothing to see, so (0, 0)", 0, 3, n + 8, n, tile, True
-    )
+        f"queries 0 to 3 of {n + more}, {n} keys in tiles of {tile}, causal: nothing to see, so (0, 0)",
+        0, 3, n + more, n, tile, True,
+    )  # fmt: skip
     window, far = _between(rng, 20, 60), 2**34 + _between(rng, 1, 1000)
     yield _range_case(
         f"over 2^40 keys in tiles of 64, causal, window {window}: too many to try",
@@ -527,13 +577,14 @@ def _made_cases(rng, rung):
     yield case(f"{n} scores, a tile of 8: the tile is larger than the row", n, 8)
 
 
-def _step_case(name, rng, rows, past, seen, nan_s=False, nan_v=False, infinity=False):
+def _step_case(name, rng, rows, past, seen, nan_s=False, dirty_v=None, infinity=False):
     """One masked step for several rows.
 
     Args:
         past: (rows, n) booleans, what each row saw before; n may be 0.
         seen: (rows, n) booleans, what each row sees of this tile.
-        nan_s, nan_v: hidden scores, values that nobody sees, are NaN.
+        nan_s: hidden scores are NaN.
+        dirty_v: what values that nobody sees are, NaN or infinity.
         infinity: a value that every row sees is infinite.
     """
     dv = _between(rng, 3, 5)
@@ -549,7 +600,7 @@ def _step_case(name, rng, rows, past, seen, nan_s=False, nan_v=False, infinity=F
     whole = np.concatenate([before, true_s], 1)
     m, l, o = _state(whole, np.concatenate([values, _clean(v, seen)]))  # noqa: E741
     given_s = np.where(seen, s, np.nan) if nan_s else s
-    given_v = np.where(seen.any(0)[:, None], v, np.nan) if nan_v else v
+    given_v = v if dirty_v is None else np.where(seen.any(0)[:, None], v, dirty_v)
     expected = {"m": m, "l": l, "o": o}
 
     def wrong():
@@ -557,12 +608,14 @@ def _step_case(name, rng, rows, past, seen, nan_s=False, nan_v=False, infinity=F
         found = {}
         if dead.any():
             found["stand_in"] = {"l": np.where(dead, float(seen.shape[1]), l)}
+            found["shift_kept"] = {"m": np.where(dead, 0.0, m), "l": l}
             found["no_guard"] = {"l": np.where(dead, np.nan, l), "o": np.where(dead[:, None], np.nan, o)}
         if nan_s:
             holes = ~seen.all(1)
             found["added_mask"] = {"m": np.where(holes, np.nan, m)}
-        if nan_v:
+        if dirty_v is not None:
             found["poisoned"] = {"l": l, "o": np.full_like(o, np.nan)}
+            found["wiped"] = {"l": l, "o": np.zeros_like(o)}
         if infinity:
             # Whatever stands there in place of infinity.
             found["hushed"] = {"l": l, "o": np.ma.array(o, mask=np.isinf(o))}
@@ -637,15 +690,16 @@ def _padding_cases(rng, rung):
         return np.broadcast_to(np.arange(n) < there, (rows, n)).copy()
 
     rows, n = _between(rng, 3, 5), _between(rng, 6, 8)
-    there = _between(rng, 2, n - 1)
-    yield _step_case(
-        f"{there} keys in a tile of {n}: NaN in v behind them",
-        rng,
-        rows,
-        _coin(rng, rows, 4),
-        length(rows, n, there),
-        nan_v=True,
-    )
+    for what, dirt in (("NaN", np.nan), ("infinity", np.inf)):
+        there = _between(rng, 2, n - 1)
+        yield _step_case(
+            f"{there} keys in a tile of {n}: {what} in v behind them",
+            rng,
+            rows,
+            _coin(rng, rows, 4),
+            length(rows, n, there),
+            dirty_v=dirt,
+        )
     there = _between(rng, 2, n - 1)
     yield _step_case(
         f"{there} keys in a tile of {n}: NaN in s behind them",
@@ -659,7 +713,7 @@ def _padding_cases(rng, rung):
     seen[:, [0, n - 2]] = False
     seen[:, 1] = True
     yield _step_case(
-        "NaN in two slots that no row sees, in s and in v", rng, rows, _coin(rng, rows, 4), seen, True, True
+        "NaN in two slots that no row sees, in s and in v", rng, rows, _coin(rng, rows, 4), seen, True, np.nan
     )
     seen = length(rows, n, n - 1)
     yield _step_case(
@@ -704,10 +758,10 @@ def _stand_in_cases(rng, rung):
                 "one_hidden": stand_in - lse,
                 "highest": stand_in + math.log(hidden) - top,
                 "sign": -t,
+                "underflow": -np.inf,
                 "overflow": stand_in + math.log(hidden) - np.log(np.exp(s).sum()),
             }
-            if np.isfinite(found["overflow"]):
-                del found["overflow"]
+            del found["overflow" if np.isfinite(found["overflow"]) else "underflow"]  # both give -inf
             return {mistake: {"t": np.asarray(value)} for mistake, value in found.items()}
 
         # The scores are as large as the stand-in, and a double has 16 digits.
@@ -770,6 +824,24 @@ def _attention_case(name, rung, q, k, v, seen, launch, dtype="float32", wrong=No
     )
 
 
+def _unseen(seen, v, exact, blocks, skips=True):
+    """Mistakes in the rows that see no key, for masks `seen (heads or 1, q_len, kv_len)`.
+
+    skips: a tile of queries without any key may have been skipped, and is right then.
+    """
+    empty = np.broadcast_to(~seen.any(-1)[..., None], (*exact.shape[:2], 1))
+    rows = exact.shape[1]
+    whole = np.logical_and.reduceat(empty, np.arange(0, rows, blocks[0]), 1)
+    skipped = np.broadcast_to(np.repeat(whole, blocks[0], 1)[:, :rows] & skips, exact.shape)
+    mean = v.sum(-2, keepdims=True) / (
+        -(-v.shape[1] // blocks[1]) * blocks[1]
+    )  # loads give 0 behind the last key
+    return {
+        mistake: {"o": np.ma.array(np.where(empty, value, exact), mask=skipped)}
+        for mistake, value in (("dead_rows", np.nan), ("uniform", mean))
+    }
+
+
 def _by_mask(masks):
     """Mistakes that are another mask: name -> mask."""
     return lambda full, v, exact: {
@@ -789,13 +861,23 @@ def _inputs(rng, heads, q_len, kv_len, d, dtype="float32"):
     )
 
 
-def _bug_case(name, rng, rung, shape, blocks, numbers, seen, wrong, poison=""):
-    """A launch of a broken kernel: `numbers` are its integers after the five pointers. `poison`: "k" or "v" is NaN where hidden."""
+def _bug_case(name, rng, rung, shape, blocks, numbers, seen, wrong, poison="", dirt=np.nan, infinite=None):
+    """A launch of a broken kernel.
+
+    Args:
+        numbers: its integers after the five pointers.
+        poison: "k" or "v" is `dirt` where hidden.
+        infinite: the first value of this key, which somebody sees, is infinite.
+    """
     heads, q_len, kv_len, d = shape
-    q, k, v = _inputs(rng, *shape)
+    q, *clean = _inputs(rng, *shape)
     unseen = ~seen.any(-2)[..., None]
-    k = np.where(unseen, np.float32(np.nan), k) if poison == "k" else k
-    v = np.where(unseen, np.float32(np.nan), v) if poison == "v" else v
+    k, v = (
+        np.where(unseen & (letter == poison), np.float32(dirt), x)
+        for letter, x in zip("kv", clean, strict=True)
+    )
+    if infinite is not None:
+        v[:, infinite, 0] = np.inf
 
     def launch(outputs):
         return Launch(
@@ -811,18 +893,27 @@ def _bug_case(name, rng, rung, shape, blocks, numbers, seen, wrong, poison=""):
             {"HEAD_DIM": d, "BLOCK_M": blocks[0], "BLOCK_N": blocks[1]},
         )
 
-    return _attention_case(name, rung, q, k, v, seen, launch, wrong=wrong)
+    case = _attention_case(name, rung, q, *clean, seen, launch, wrong=wrong)
+    if infinite is not None:  # it shows in the rows that see it, and in no other
+        case.expected["o"][..., 0][np.broadcast_to(seen[..., infinite], (heads, q_len))] = np.inf
+    return case
 
 
 def _edge_cases(rng, rung):
-    def case(name, heads, q_len, kv_len, blocks):
+    def case(name, heads, q_len, kv_len, blocks, infinite=None):
         masks = {
             mistake: _square(q_len, kv_len, **({"causal": True} | _DIAGONAL[mistake]))
             for mistake in _DIAGONAL
         }
+
+        def behind(full, v, exact):
+            spoilt = exact.copy()
+            spoilt[..., 0] = np.where(np.isinf(exact[..., 0]), np.inf, np.nan)
+            return {"behind_diagonal": {"o": spoilt}}
+
         return _bug_case(
             name, rng, rung, (heads, q_len, kv_len, 16), blocks, (q_len, kv_len), _square(q_len, kv_len, True)[None],
-            _by_mask(masks),
+            _by_mask(masks) if infinite is None else behind, infinite=infinite,
         )  # fmt: skip
 
     n = 16 * _between(rng, 2, 3)
@@ -831,6 +922,10 @@ def _edge_cases(rng, rung):
     yield case(f"{n} queries, {n} keys", 1, n, n, (16, 16))
     n = 16 * _between(rng, 1, 3)
     yield case(f"32 queries, {32 + n} keys", 1, 32, 32 + n, (16, 16))
+    n = 16 * _between(rng, 1, 2) + 1  # the last query and the last key have tiles of their own
+    yield case(
+        f"{n} queries, {n} keys, an infinity in V that the last query alone sees", 1, n, n, (16, 16), n - 1
+    )
     n = 33 + 16 * _between(rng, 0, 1)
     yield case(f"32 queries, {n} keys", 2, 32, n, (16, 16))
     n = 33 + 32 * _between(rng, 0, 1)
@@ -838,11 +933,13 @@ def _edge_cases(rng, rung):
 
 
 def _cache_cases(rng, rung):
-    def case(name, heads, q_len, room, used, poison=""):
+    def case(name, heads, q_len, room, used, poison="", **dirt):
         seen = np.broadcast_to(np.arange(room) < used, (1, q_len, room))
 
         def wrong(full, v, exact):
             tiled = -(-used // 16) * 16
+            if dirt.get("infinite") is not None:  # whatever stands there in place of infinity
+                return {"hushed": {"o": np.ma.array(exact, mask=np.isinf(exact))}}
             found = {"padded": {"o": _padded(full[..., :used], v[:, :used], tiled - used)}}
             return (
                 found
@@ -851,7 +948,7 @@ def _cache_cases(rng, rung):
             )
 
         return _bug_case(
-            name, rng, rung, (heads, q_len, room, 16), (16, 16), (q_len, room, used), seen, wrong, poison
+            name, rng, rung, (heads, q_len, room, 16), (16, 16), (q_len, room, used), seen, wrong, poison, **dirt
         )  # fmt: skip
 
     room = 16 * _between(rng, 3, 4)
@@ -863,7 +960,12 @@ def _cache_cases(rng, rung):
     used = 16 * _between(rng, 1, 2) + _between(rng, 1, 15)
     yield case(f"{room} slots, {used} in use, NaN in K behind them", 1, 16, room, used, "k")
     used = 16 * _between(rng, 1, 2) + _between(rng, 1, 15)
+    yield case(f"{room} slots, {used} in use, an infinity in V in one of these: it has to show", 1, 16, room, used,
+               infinite=_between(rng, 0, used - 1))  # fmt: skip
+    used = 16 * _between(rng, 1, 2) + _between(rng, 1, 15)
     yield case(f"{room} slots, {used} in use, NaN in V behind them", 2, 17, room, used, "v")
+    used = 16 * _between(rng, 1, 2) + _between(rng, 1, 15)
+    yield case(f"{room} slots, {used} in use, infinity in V behind them", 1, 16, room, used, "v", dirt=np.inf)
 
 
 def _band_cases(rng, rung):
@@ -874,9 +976,15 @@ def _band_cases(rng, rung):
             "window_wide": _square(q_len, kv_len, True, window + 1),
             "window_narrow": _square(q_len, kv_len, True, window - 1),
         }
+        seen = _square(q_len, kv_len, True, window)[None]
+
+        def wrong(full, v, exact):
+            # NaN gives no hint: that is what the broken kernel has.
+            uniform = {"uniform": _unseen(seen, v, exact, blocks)["uniform"]}
+            return _by_mask(masks)(full, v, exact) | (uniform if q_len > kv_len else {})
+
         return _bug_case(
-            name, rng, rung, (heads, q_len, kv_len, 16), blocks, (q_len, kv_len, window),
-            _square(q_len, kv_len, True, window)[None], _by_mask(masks),
+            name, rng, rung, (heads, q_len, kv_len, 16), blocks, (q_len, kv_len, window), seen, wrong
         )  # fmt: skip
 
     n = 16 * _between(rng, 2, 3)
@@ -888,6 +996,15 @@ def _band_cases(rng, rung):
     extra, n = _between(rng, 5, 25), _between(rng, 2, 14)
     yield case(
         f"32 queries, {32 + extra} keys, window {n}, tiles of 32 and 16", 1, 32, 32 + extra, n, (32, 16)
+    )
+    kv_len = _between(rng, 5, 14)
+    q_len, n = kv_len + _between(rng, 17, 20), _between(rng, 2, 14)
+    yield case(
+        f"{q_len} queries, {kv_len} keys, window {n}: the first {q_len - kv_len} rows see no key",
+        1,
+        q_len,
+        kv_len,
+        n,
     )
 
 
@@ -940,7 +1057,6 @@ def _kernel_case(
     d=16,
     dtype="float32",
     poison="",
-    wrong=None,
 ):
     """A padded batch.
 
@@ -948,7 +1064,6 @@ def _kernel_case(
         lens: (q_lens, kv_lens), one of each for a sequence.
         room: (q_len, kv_len) of the tensors.
         poison: letters of "qkv": all that is hidden in these is NaN, else ordinary numbers.
-        wrong: as in `_attention_case`; without it, the mistakes that are another mask.
     """
     seen = np.repeat(_ragged(*lens, *room, causal), heads, 0)
     q, k, v = _inputs(rng, len(seen), *room, d, dtype)
@@ -979,9 +1094,18 @@ def _kernel_case(
         if not causal:
             extra = (-real[1] % blocks[1])[:, None]
             found["padded"] = {"o": _padded(np.where(seen, full, -np.inf), v, extra)}
+        if not seen.any(-1).all():
+            found |= _unseen(seen, v, exact, blocks, causal)
+            mask = np.repeat(_ragged(*lens, *room, causal, rows=False), heads, 0)
+            even = _plain(np.where(mask, 0.0, -np.inf), v)[0]
+            rows = np.where(there[0][..., None], exact, even)
+            found["rows_even"] = {"o": np.ma.array(rows, mask=np.ma.getmaskarray(found["dead_rows"]["o"]))}
+        if set(poison) & {"k", "v"}:
+            hurt = (real[1] < room[1])[:, None, None]
+            found["kernel_poisoned"] = {"o": np.where(hurt, np.nan, exact)}
         return found
 
-    return _attention_case(name, rung, q, k, v, seen, launch, dtype, wrong or mistakes)
+    return _attention_case(name, rung, q, k, v, seen, launch, dtype, mistakes)
 
 
 def _ragged_cases(rng, rung):
@@ -1018,33 +1142,12 @@ def _ragged_cases(rng, rung):
 
 
 def _kernel_nan_cases(rng, rung):
-    def dead(lens, room, heads, causal):
-        empty = ~np.repeat(_ragged(*lens, *room, causal), heads, 0).any(-1)[..., None]
-        # A tile of queries without any key may have been skipped, and is right then.
-        skipped = (
-            np.repeat(np.logical_and.reduceat(empty, np.arange(0, room[0], 16), 1), 16, 1)[:, : room[0]]
-            & causal
-        )
-
-        def wrong(full, v, exact):
-            mean = v.sum(-2, keepdims=True) / (-(-room[1] // 16) * 16)  # the loads give 0 behind the last key
-            return {
-                mistake: {
-                    "o": np.ma.array(
-                        np.where(empty, value, exact), mask=np.broadcast_to(skipped, exact.shape)
-                    )
-                }
-                for mistake, value in (("dead_rows", np.nan), ("uniform", mean))
-            }
-
-        return wrong
-
     kv_len = _between(rng, 5, 14)
     q_len = kv_len + _between(rng, 17, 20)
     lens = ([q_len], [kv_len])
     yield _kernel_case(
         f"{q_len} queries, {kv_len} keys, causal: the first {q_len - kv_len} rows see no key",
-        rng, rung, lens, (q_len, kv_len), heads=2, causal=True, wrong=dead(lens, (q_len, kv_len), 2, True),
+        rng, rung, lens, (q_len, kv_len), heads=2, causal=True,
     )  # fmt: skip
     lens = ([16] * 3, [_between(rng, 5, 15), 0, 20])
     yield _kernel_case(
@@ -1053,18 +1156,12 @@ def _kernel_nan_cases(rng, rung):
         rung,
         lens,
         (16, 20),
-        wrong=dead(lens, (16, 20), 1, False),
     )
     for letter in "kv":
         n = 16 + _between(rng, 1, 15)
-
-        def poisoned(full, v, exact, n=n):
-            hurt = (np.arange(2) == 0)[:, None, None]
-            return {"kernel_poisoned": {"o": np.where(hurt, np.nan, exact)}}
-
         yield _kernel_case(
             f"{n} and 48 of 48 keys, NaN in {letter.upper()} behind the length",
-            rng, rung, ([16, 16], [n, 48]), (16, 48), poison=letter, wrong=poisoned,
+            rng, rung, ([16, 16], [n, 48]), (16, 48), poison=letter,
         )  # fmt: skip
     n = _between(rng, 3, 14)
     yield _kernel_case(
@@ -1086,13 +1183,14 @@ def _visits_case(name, rng, rung, lens, room, heads=1, causal=False, blocks=(16,
         tiles = padded.reshape(len(seen), whole[0] // blocks[0], blocks[0], whole[1] // blocks[1], blocks[1])
         return np.repeat(tiles.any((2, 4)).sum(-1), heads, 0).astype(np.float64)
 
-    count = visited(_ragged(*lens, *room, causal))
+    masks = _ragged(*lens, *room, causal)
+    count = visited(masks)
     most = -(-room[1] // blocks[1])
     first = np.arange(count.shape[1]) * blocks[0]
     behind = first >= np.repeat(np.array(lens[0]), heads)[:, None]
     by_length = np.repeat(-(-np.array(lens[1]) // blocks[1]), heads)[:, None]
 
-    def wrong():
+    def wrong(full, v, exact):
         found = {
             "visits_all": np.full_like(count, most),
             "visits_causal": np.where(behind, 0.0, by_length),
@@ -1105,10 +1203,17 @@ def _visits_case(name, rng, rung, lens, room, heads=1, causal=False, blocks=(16,
         return {mistake: {"visited": tiles} for mistake, tiles in found.items()}
 
     q, k, v = _inputs(rng, len(count), *room, 16)
-    launch = _masked_launch(
-        q, k, v, lens, heads, blocks, causal, "float32", {"visited": (count.shape, "float32")}
+
+    def launch(outputs):
+        outputs = {"visited": (count.shape, "float32"), "o": outputs["o"]}
+        return _masked_launch(q, k, v, lens, heads, blocks, causal, "float32", outputs)
+
+    case = _attention_case(name, rung, q, k, v, np.repeat(masks, heads, 0), launch, wrong=wrong)
+    return replace(
+        case,
+        expected={"visited": count, "o": case.expected["o"]},
+        tolerance={"visited": 0.5, "o": case.tolerance["o"]},
     )
-    return Case(name, launch, {"visited": count}, {"visited": 0.5}, wrong)
 
 
 def _skips_cases(rng, rung):

@@ -14,14 +14,16 @@ _SUMMARY = "display:list-item;cursor:pointer"  # formgrader's style sheet takes 
 
 
 def number(value, digits=6):
-    """`value` with so many significant digits: 0, 1.2e-13, -inf, NaN, 0.3125."""
+    """`value` with so many significant digits: 0, 1.2e-13, -inf, NaN, 0.3125. A whole number below 2^53 has all of its digits."""
     if value is None:
         return ""
     if value != value:
         return "NaN"
     if value in (float("inf"), float("-inf")):
         return "inf" if value > 0 else "-inf"
-    if value == 0 or 1e-3 <= abs(value) < 1e5:
+    if value == int(value) and abs(value) < 2**53:
+        return f"{value:.0f}"
+    if 1e-3 <= abs(value) < 1e5:
         return f"{value:.{digits}g}"
     return f"{value:.{digits - 4}e}"
 
@@ -34,6 +36,10 @@ def apart(a, b):
 
 def _bytes(value):
     return "" if value is None else f"{value / 2**20:.1f} MiB"
+
+
+def _tolerance(value):
+    return "exact" if value == 0 else number(value)
 
 
 def _share(value):
@@ -58,13 +64,15 @@ def _columns(results, hide=False):
     elif any(r.least_share is not None for r in results):
         head, pair = ("share of a copy's rate", "at least"), lambda r: (_share(r.share), _share(r.least_share))
     else:
-        head, pair = ("largest error", "tolerance"), lambda r: (number(r.error), number(r.tolerance))
+        head, pair = ("largest error", "tolerance"), lambda r: (number(r.error), _tolerance(r.tolerance))
     return ("case", *head), [(r.passed, (_name(r, hide), *pair(r))) for r in results]
 
 
 def _failure(result):
     """What a student needs about one failing case: label and value, in reading order."""
     lines = [("what", result.message)]
+    if result.called:
+        lines.append(("called with", result.called))
     if result.index is not None:
         lines.append(("first wrong", f"{result.output}{list(result.index)}" if result.index else result.output))
         if result.expected is not None:  # the grader keeps both to itself

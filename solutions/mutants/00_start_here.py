@@ -155,6 +155,7 @@ MUTANTS = [
         (("solution-dot", DOTTED, "tl.dot(a, b)"),),
         NOTHING,
         frozenset({"00.dot.float32"}),
+        hint={"00.dot.float32": "ten_bits"},
     ),
     Mutant(
         "dot-in-float16",
@@ -164,6 +165,7 @@ MUTANTS = [
             ("solution-dot", LOAD_B, LOAD_B.replace("float32", "float16")),
         ),
         DOT,
+        hint={"00.dot.float32": "ten_bits", "00.dot.bfloat16": "ten_bits"},
     ),
     Mutant(
         "dot-rounded",

@@ -41,6 +41,7 @@ NOTHING = frozenset()
 NOWHERE = 'float("-inf")'
 MASK = f", mask=places < n, other={NOWHERE})"
 LOAD = f"x = tl.load(x_ptr + places{MASK}\n        "  # of a pass; what follows says of which
+PLACES = "places = start + columns\n        "
 PASS_2 = "total += tl.sum(tl.exp(x - m), 0)"
 STORE = "tl.store(out_ptr + columns, w / tl.sum(w, 0), mask=inside)"
 
@@ -179,6 +180,16 @@ MUTANTS = [
         hint={"01.naive": "columns"},
     ),
     Mutant(
+        "maxima-along-the-columns",
+        "maximum and sum of each row are taken without keepdims, so that NumPy lays them along the columns",
+        (
+            ("solution-naive", "s.max(axis=1, keepdims=True)", "s.max(axis=1)"),
+            ("solution-naive", "w.sum(axis=1, keepdims=True)", "w.sum(axis=1)"),
+        ),
+        NAIVE,
+        hint={"01.naive": "keepdims"},
+    ),
+    Mutant(
         "s-gone-before-p",
         "P takes the place of S, so that one matrix exists at a time",
         (("solution-peak", "at_once * 2 * q_len", "at_once * q_len"),),
@@ -206,6 +217,14 @@ MUTANTS = [
         SCALE,
         SCALE | SCALE_SPEED,
         hint={"01.scale": "first_tile"},
+    ),
+    Mutant(
+        "scale-tiles-overlap",
+        "each tile begins one number behind the one before it",
+        (("solution-scale", "tl.program_id(0).to(tl.int64) * BLOCK", "tl.program_id(0).to(tl.int64)"),),
+        SCALE,
+        SCALE | SCALE_SPEED,
+        hint={"01.scale": "overlap"},
     ),
     Mutant(
         "copied-not-scaled",
@@ -250,14 +269,41 @@ MUTANTS = [
         hint={"01.softmax.passes": "padded"},
     ),
     Mutant(
-        "passes-next-row-counted",
-        "the loads have no mask, so that a short tile reads on into the next row",
+        "last-maximum-counts",
+        "the maximum of the last tile replaces those before it",
+        (("solution-passes", "m = tl.maximum(m, tl.max(x, 0))", "m = tl.max(x, 0)"),),
+        PASSES,
+        hint={"01.softmax.passes": "last_maximum"},
+    ),
+    Mutant(
+        "maximum-begins-with-zero",
+        "the search for the maximum begins with 0, which is larger than all numbers of a negative row",
+        (("solution-passes", 'm = float("-inf")', "m = 0.0"),),
+        PASSES,
+        hint={"01.softmax.passes": "vanished"},
+    ),
+    Mutant(
+        "softmax-of-each-tile",
+        "maximum and sum are those of the tile, so that each tile adds up to 1",
         (
-            ("solution-passes", LOAD + "m = tl", LOAD.replace(MASK, ")") + "m = tl"),
-            ("solution-passes", LOAD + "total", LOAD.replace(MASK, ")") + "total"),
+            (
+                "solution-passes",
+                "tl.store(out_ptr + places, tl.exp(x - m) / total",
+                "w = tl.exp(x - tl.max(x, 0))\n        tl.store(out_ptr + places, w / tl.sum(w, 0)",
+            ),
         ),
         PASSES,
-        hint={"01.softmax.passes": "overrun"},
+        hint={"01.softmax.passes": "own_sum"},
+    ),
+    Mutant(
+        "same-tile-in-each-turn",
+        "the places of a tile leave out where it starts",
+        tuple(
+            ("solution-passes", f"{PLACES}{what}", f"{PLACES.replace('start + ', '')}{what}")
+            for what in (LOAD + "m = tl", LOAD + "total", LOAD + "tl.store")
+        ),
+        PASSES,
+        hint={"01.softmax.passes": "same_tile"},
     ),
     Mutant(
         "fused-padding-counted",
@@ -266,6 +312,14 @@ MUTANTS = [
         FUSED,
         FUSED | FUSED_SPEED,
         hint={"01.softmax.fused": "padded"},
+    ),
+    Mutant(
+        "fused-next-row-counted",
+        "the load has no mask, so that a short tile reads on into the next row",
+        (("solution-fused", ', mask=inside, other=float("-inf"))', ")"),),
+        FUSED,
+        FUSED | FUSED_SPEED,
+        hint={"01.softmax.fused": "overrun"},
     ),
     Mutant(
         "fused-no-maximum",

@@ -3,7 +3,7 @@
 The matrix was written by hand before any of them ran; tests/solutions holds the code to it. Every check has one that fails it
 alone: 02.softmax `softmax-as-written`, 02.update `update-writes-to-s`, 02.update.masked `update-no-guard`, 02.one_pass
 `pass-starts-from-zero`, 02.merge `merge-writes-to-a`, 02.merge.empty `merge-scratch-counted`, 02.merge.laws
-`merge-all-ignores-the-tree`, 02.early `early-settled`, 02.kernel.full `kernel-no-running-max`, 02.kernel.tails
+`merge-all-ignores-the-tree`, 02.early `early-settled`, 02.kernel.full `kernel-large-scores`, 02.kernel.tails
 `kernel-padding-counted`, 02.kernel.strides `kernel-rows-packed`, 02.kernel.empty `kernel-no-guard`.
 """
 
@@ -84,7 +84,7 @@ MUTANTS = [
     Mutant(
         "update-upside-down",
         "the correction is the exponential of the new maximum minus the old one",
-        (("solution-update", "np.exp(m - shift)", "np.exp(min(shift - m, 700.0))"),),
+        (("solution-update", "np.exp(m - shift)", "np.exp(shift - m)"),),
         UPDATE,
         hint={"02.update": "upside_down"},
     ),
@@ -130,6 +130,13 @@ MUTANTS = [
         (("solution-update", "shift = m_new if m_new > -np.inf else 0.0", "shift = m_new"),),
         frozenset({"02.update.masked"}),
         hint={"02.update.masked": "no_guard"},
+    ),
+    Mutant(
+        "update-shift-as-m",
+        "a wholly masked first tile gives back what was subtracted, and not the maximum",
+        (("solution-update", "return m_new,", "return shift,"),),
+        frozenset({"02.update.masked"}),
+        hint={"02.update.masked": "finite_m"},
     ),
     Mutant(
         "pass-starts-from-zero",
@@ -180,8 +187,8 @@ MUTANTS = [
         "merge-upside-down",
         "the weights are the exponentials of the common maximum minus a side's own",
         (
-            ("solution-merge", "np.exp(m_a - shift)", "np.exp(np.minimum(shift - m_a, 700.0))"),
-            ("solution-merge", "np.exp(m_b - shift)", "np.exp(np.minimum(shift - m_b, 700.0))"),
+            ("solution-merge", "np.exp(m_a - shift)", "np.exp(shift - m_a)"),
+            ("solution-merge", "np.exp(m_b - shift)", "np.exp(shift - m_b)"),
         ),
         MERGE,
         hint={"02.merge": "upside_down"},
@@ -208,6 +215,13 @@ MUTANTS = [
         ),
         frozenset({"02.merge.empty"}),
         hint={"02.merge.empty": "two_empty"},
+    ),
+    Mutant(
+        "merge-shift-as-m",
+        "two empty sides give back what was subtracted, and not the maximum",
+        (("solution-merge", "return m, l, o", "return shift, l, o"),),
+        frozenset({"02.merge.empty"}),
+        hint={"02.merge.empty": "finite_m"},
     ),
     Mutant(
         "merge-scratch-counted",
@@ -241,6 +255,13 @@ MUTANTS = [
             ),
         ),
         frozenset({"02.merge.laws"}),
+    ),
+    Mutant(
+        "early-undivided",
+        "o is taken for the output",
+        (("solution-early", "now = o / l[:, None]", "now = o"),),
+        EARLY,
+        hint={"02.early": "undivided"},
     ),
     Mutant(
         "early-settled",
@@ -300,50 +321,31 @@ MUTANTS = [
         hint={"02.early": "unknown"},
     ),
     Mutant(
-        "kernel-no-running-max",
-        "the kernel's exponentials are those of the scores themselves",
+        "kernel-large-scores",
+        "the maximum is subtracted only where it is negative, so that large scores overflow",
         (
             (
                 "solution-kernel",
-                'shift = tl.where(m_new == float("-inf"), 0.0, m_new)',
-                "shift = m_new * 0.0",
+                "m_new = tl.maximum(m, tl.max(s, 0))",
+                "m_new = tl.minimum(tl.maximum(m, tl.max(s, 0)), 0.0)",
             ),
-            (
-                "solution-kernel",
-                "tl.exp(m - shift) * l + tl.sum(tl.exp(s - shift), 0)",
-                "l + tl.sum(tl.exp(s), 0)",
-            ),
-            ("solution-kernel", "tl.exp(s - final)", "tl.exp(s)"),
         ),
         frozenset({"02.kernel.full"}),
         hint={"02.kernel.full": "no_max"},
     ),
     Mutant(
-        "kernel-no-correction",
-        "the kernel's l is not corrected when the maximum moves",
-        (("solution-kernel", "tl.exp(m - shift) * l", "l"),),
-        KERNEL,
-        hint={"02.kernel.full": "correction"},
-    ),
-    Mutant(
-        "kernel-m-not-kept",
-        "the new maximum is not kept, so that every tile wipes out those before it",
-        (("solution-kernel", "        m = m_new\n", ""),),
-        KERNEL,
-        hint={"02.kernel.full": "m_stays"},
-    ),
-    Mutant(
-        "kernel-each-tile-alone",
-        "each tile is divided by its own sum",
+        "kernel-stores-in-the-first-walk",
+        "each tile is divided by the sum over the tiles so far",
         (
             (
                 "solution-kernel",
-                "tl.exp(s - final) / total",
-                "tl.exp(s - tl.max(s, 0)) / tl.sum(tl.exp(s - tl.max(s, 0)), 0)",
+                "        m = m_new\n",
+                "        m = m_new\n        tl.store(out_ptr + j * out_stride, tl.exp(s - shift) / l, mask=j < n)\n",
             ),
+            ("solution-kernel", "        tl.store(out_ptr + j * out_stride, p, mask=j < n)", ""),
         ),
         KERNEL,
-        hint={"02.kernel.full": "own_tile"},
+        hint={"02.kernel.full": "first_walk"},
     ),
     Mutant(
         "kernel-padding-counted",
@@ -351,6 +353,13 @@ MUTANTS = [
         (("solution-kernel", LOAD + FIRST, LOAD.replace('float("-inf")', "0.0") + FIRST),),
         frozenset({"02.kernel.tails"}),
         hint={"02.kernel.tails": "padded"},
+    ),
+    Mutant(
+        "kernel-padding-far-down",
+        "places behind the end of the row count as scores of -10000",
+        (("solution-kernel", LOAD + FIRST, LOAD.replace('float("-inf")', "-1.0e4") + FIRST),),
+        frozenset({"02.kernel.tails"}),
+        hint={"02.kernel.tails": "finite_m"},
     ),
     Mutant(
         "kernel-load-unmasked",
@@ -364,24 +373,6 @@ MUTANTS = [
         ),
         frozenset({"02.kernel.tails"}),
         hint={"02.kernel.tails": "overrun"},
-    ),
-    Mutant(
-        "kernel-drops-the-tail",
-        "both walks stop after the last whole tile",
-        (
-            (
-                "solution-kernel",
-                "l = 0.0\n    for start in range(0, n, BLOCK)",
-                "l = 0.0\n    for start in range(0, n - BLOCK + 1, BLOCK)",
-            ),
-            (
-                "solution-kernel",
-                "1.0, l)\n    for start in range(0, n, BLOCK)",
-                "1.0, l)\n    for start in range(0, n - BLOCK + 1, BLOCK)",
-            ),
-        ),
-        frozenset({"02.kernel.tails"}),
-        hint={"02.kernel.tails": "dropped"},
     ),
     Mutant(
         "kernel-store-unmasked",
@@ -404,11 +395,11 @@ MUTANTS = [
         hint={"02.kernel.strides": "column_stride"},
     ),
     Mutant(
-        "kernel-output-packed",
-        "the weights are stored row by row, whatever the output's strides are",
+        "kernel-output-by-the-strides-of-x",
+        "the weights are stored by the strides of x, whatever the output's are",
         (
-            ("solution-kernel", "row * out_row_stride", "row * n"),
-            ("solution-kernel", "j * out_stride", "j"),
+            ("solution-kernel", "row * out_row_stride", "row * x_row_stride"),
+            ("solution-kernel", "j * out_stride", "j * x_stride"),
         ),
         frozenset({"02.kernel.strides"}),
         hint={"02.kernel.strides": "out_packed"},
@@ -419,6 +410,13 @@ MUTANTS = [
         (("solution-kernel", 'shift = tl.where(m_new == float("-inf"), 0.0, m_new)', "shift = m_new"),),
         frozenset({"02.kernel.empty"}),
         hint={"02.kernel.empty": "no_guard"},
+    ),
+    Mutant(
+        "kernel-shift-as-m",
+        "what is subtracted in a first tile of -inf is kept as m, and scores far below it vanish",
+        (("solution-kernel", "        m = m_new\n", "        m = shift\n"),),
+        frozenset({"02.kernel.empty"}),
+        hint={"02.kernel.empty": "finite_m"},
     ),
     Mutant(
         "kernel-dead-rows",
@@ -433,12 +431,5 @@ MUTANTS = [
         _in_both_loads(LOAD, LOAD + HIDE),
         frozenset({"02.kernel.empty"}),
         hint={"02.kernel.empty": "uniform"},
-    ),
-    Mutant(
-        "kernel-finite-start",
-        "the maximum starts from -10000, and a row may lie below it",
-        (("solution-kernel", 'm = float("-inf")', "m = -1.0e4"),),
-        frozenset({"02.kernel.full"}),
-        hint={"02.kernel.full": "finite_start"},
     ),
 ]

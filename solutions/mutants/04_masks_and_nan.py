@@ -73,6 +73,13 @@ MUTANTS = [
         hint={"04.visible": "from_zero"},
     ),
     Mutant(
+        "lengths-ignored",
+        "neither index is compared with its length",
+        (("solution-visible", "(i_q < q_len) & (i_k < kv_len)", "(i_q == i_q) & (i_k == i_k)"),),
+        frozenset({"04.visible", "04.tiles"}),
+        hint={"04.visible": "no_lengths"},
+    ),
+    Mutant(
         "window-too-wide",
         "a key that is exactly `window` away is seen",
         (("solution-visible", "np.abs(ahead) < window", "np.abs(ahead) <= window"),),
@@ -94,6 +101,19 @@ MUTANTS = [
         hint={"04.tiles": "no_full"},
     ),
     Mutant(
+        "tiles-torn",
+        "the reshape cuts runs of elements and no tiles",
+        (
+            (
+                "solution-tiles",
+                "seen.reshape(many_q, tile_q, many_k, tile_k)",
+                "seen.reshape(many_q, many_k, tile_q, tile_k).swapaxes(1, 2)",
+            ),
+        ),
+        frozenset({"04.tiles"}),
+        hint={"04.tiles": "reshaped"},
+    ),
+    Mutant(
         "end-without-its-key",
         "the walk ends at the last query's own key, and leaves that out",
         (("solution-range", "last + place + 1)", "last + place)"),),
@@ -113,6 +133,27 @@ MUTANTS = [
         (("solution-range", "max(begin, first + place", "max(begin, last + place"),),
         frozenset({"04.range"}),
         hint={"04.range": "begins_late"},
+    ),
+    Mutant(
+        "begin-below-zero",
+        "the window of the first queries begins before key 0, and the walk as well",
+        (("solution-range", "max(begin, first + place - window + 1)", "first + place - window + 1"),),
+        frozenset({"04.range"}),
+        hint={"04.range": "below_zero"},
+    ),
+    Mutant(
+        "nothing-to-see-forgotten",
+        "where nobody sees anything, the walk ends before key 0",
+        (("solution-range", "    if end <= begin:\n        return 0, 0\n", ""),),
+        frozenset({"04.range"}),
+        hint={"04.range": "below_zero"},
+    ),
+    Mutant(
+        "window-without-an-end",
+        "the window cuts off what lies behind, and nothing ahead",
+        (("solution-range", "        end = min(end, last + place + window)\n", ""),),
+        frozenset({"04.range"}),
+        hint={"04.range": "window_behind"},
     ),
     Mutant(
         "hide-everything",
@@ -143,6 +184,13 @@ MUTANTS = [
         hint={"04.nan.guard": "no_guard"},
     ),
     Mutant(
+        "shift-in-the-state",
+        "the shift is returned in place of the maximum",
+        (("solution-step", "return m_new,", "return shift,"),),
+        frozenset({"04.nan.guard"}),
+        hint={"04.nan.guard": "shift_kept"},
+    ),
+    Mutant(
         "finite-mask",
         "a hidden score is -1e6",
         (("solution-step", "np.where(seen, s, -np.inf)", "np.where(seen, s, -1e6)"),),
@@ -164,6 +212,27 @@ MUTANTS = [
         hint={"04.nan.padding": "poisoned"},
     ),
     Mutant(
+        "nan-alone-cleaned",
+        "NaN in v is replaced, and an infinity that nobody sees is not",
+        (("solution-step", "np.where(seen.any(axis=0)[:, None], v, 0.0)", "np.where(np.isnan(v), 0.0, v)"),),
+        frozenset({"04.nan.padding"}),
+        hint={"04.nan.padding": "poisoned"},
+    ),
+    Mutant(
+        "result-cleaned",
+        "NaN in the new output is made 0",
+        (
+            ("solution-step", "    v = np.where(seen.any(axis=0)[:, None], v, 0.0)\n", ""),
+            (
+                "solution-step",
+                "alpha[:, None] * o + p @ v",
+                "np.nan_to_num(alpha[:, None] * o + p @ v, posinf=np.inf)",
+            ),
+        ),
+        frozenset({"04.nan.padding"}),
+        hint={"04.nan.padding": "wiped"},
+    ),
+    Mutant(
         "everything-cleaned",
         "NaN and infinity are replaced in slots that are seen, too",
         (("solution-step", "np.where(seen.any(axis=0)[:, None], v, 0.0)", "np.nan_to_num(v)"),),
@@ -178,6 +247,13 @@ MUTANTS = [
         hint={"04.stand_in": "one_hidden"},
     ),
     Mutant(
+        "stand-in-underflows",
+        "the exponential of the stand-in is that of -1e6, which is 0",
+        (("solution-stand-in", "stand_in + np.log(hidden)", "np.log(hidden * np.exp(stand_in))"),),
+        frozenset({"04.stand_in"}),
+        hint={"04.stand_in": "underflow"},
+    ),
+    Mutant(
         "shift-overflows",
         "the exponentials are those of the scores themselves",
         (("solution-stand-in", "(m + np.log(np.exp(s - m).sum()))", "np.log(np.exp(s).sum())"),),
@@ -189,6 +265,13 @@ MUTANTS = [
         "the walk ends one key too early",
         (("solution-edge", "last + kv_len - q_len + 1)", "last + kv_len - q_len)"),),
         frozenset({"04.bug.edge"}),
+    ),
+    Mutant(
+        "edge-without-an-end",
+        "every tile is visited",
+        (("solution-edge", "tl.minimum(kv_len, last + kv_len - q_len + 1)", "kv_len"),),
+        frozenset({"04.bug.edge"}),
+        hint={"04.bug.edge": "behind_diagonal"},
     ),
     Mutant(
         "edge-mask-moved",
@@ -210,6 +293,33 @@ MUTANTS = [
         frozenset({"04.bug.cache"}),
     ),
     Mutant(
+        "cache-nan-cleaned",
+        "every NaN in V is replaced, and the load goes on to the room of the tensor",
+        (
+            ("solution-cache", "inside = columns[:, None] < used", "inside = columns[:, None] < kv_len"),
+            (
+                "solution-cache",
+                "        s = tl.dot(",
+                "        v = tl.where(v == v, v, 0.0)\n        s = tl.dot(",
+            ),
+        ),
+        frozenset({"04.bug.cache"}),
+    ),
+    Mutant(
+        "cache-all-cleaned",
+        "NaN and infinity in V are replaced, in slots that are seen as well",
+        (
+            ("solution-cache", "inside = columns[:, None] < used", "inside = columns[:, None] < kv_len"),
+            (
+                "solution-cache",
+                "        s = tl.dot(",
+                "        v = tl.where(v - v == 0.0, v, 0.0)\n        s = tl.dot(",
+            ),
+        ),
+        frozenset({"04.bug.cache"}),
+        hint={"04.bug.cache": "hushed"},
+    ),
+    Mutant(
         "cache-scores-of-zero",
         "the loads are mended, and the scores are no longer masked",
         (("solution-cache", "tl.where(columns[None, :] < used, s, ", "tl.where(s == s, s, "),),
@@ -221,6 +331,16 @@ MUTANTS = [
         "the correction has no guard",
         (("solution-band", "alpha = tl.exp(m - shift)", "alpha = tl.exp(m - m_new)"),),
         frozenset({"04.bug.band"}),
+    ),
+    Mutant(
+        "band-finite-mask",
+        "a hidden score is -1e6, so that no maximum is -inf",
+        (
+            ("solution-band", 'float("-inf"))\n        m_new', "-1e6)\n        m_new"),
+            ("solution-band", "alpha = tl.exp(m - shift)", "alpha = tl.exp(m - m_new)"),
+        ),
+        frozenset({"04.bug.band"}),
+        hint={"04.bug.band": "uniform"},
     ),
     Mutant(
         "band-without-window",
@@ -268,11 +388,25 @@ MUTANTS = [
         hint={"04.kernel.ragged": "rows_padding", "04.kernel.skips": "visits_padding"},
     ),
     Mutant(
+        "kernel-rows-even",
+        "rows behind the last query have a q of 0, and see keys",
+        (("solution-kernel", "(rows[:, None] < q_used) & (columns", "(columns"),),
+        KERNEL,
+        hint={"04.kernel.ragged": "rows_even"},
+    ),
+    Mutant(
+        "kernel-division",
+        "a row that saw nothing is divided by 0",
+        (("solution-kernel", "total = tl.where(empty, 1.0, l)", "total = l"),),
+        KERNEL,
+        hint={"04.kernel.ragged": "dead_rows", "04.kernel.nan": "dead_rows"},
+    ),
+    Mutant(
         "kernel-no-guard",
         "a maximum of -inf is subtracted",
         (("solution-kernel", 'tl.where(m_new == float("-inf"), 0.0, m_new)', "m_new"),),
         KERNEL,
-        hint={"04.kernel.nan": "dead_rows"},
+        hint={"04.kernel.ragged": "dead_rows", "04.kernel.nan": "dead_rows"},
     ),
     Mutant(
         "kernel-v-by-room",

@@ -1,5 +1,6 @@
 """A class on disk, its gradebook, and the two ways to grade it."""
 
+import contextlib
 import html.parser
 import importlib
 import json
@@ -11,8 +12,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from distributed import Client, LocalCluster
 from nbformat.v4 import new_markdown_cell
 from small_assignment import STEP, master, needs_sandbox, submission
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from autograder import checks, cli, fleet, judge
@@ -48,6 +51,24 @@ def run(*arguments):
     return CliRunner().invoke(cli.app, [str(a) for a in arguments])
 
 
+@pytest.fixture
+def at_home(monkeypatch):
+    """`autograder grade` with its one worker in this process, which has its libraries and its warm parent already.
+
+    All else is as it always is. Workers that are processes of their own are the matter of test_fleet.py.
+    """
+
+    @contextlib.contextmanager
+    def local(submissions, workers=None, gpu=False):
+        with (
+            LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+            Client(cluster) as client,
+        ):
+            yield client
+
+    monkeypatch.setattr(fleet, "local", local)
+
+
 def nbgrader(*arguments, cwd):
     env = os.environ | {"PATH": os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]}
     command = [sys.executable, "-m", "nbgrader", *arguments]
@@ -67,7 +88,7 @@ def test_the_release_has_no_solution_and_keeps_the_cells_ids(classroom):
 
 
 @needs_sandbox
-def test_our_command_and_nbgraders_give_the_same_scores(classroom):
+def test_our_command_and_nbgraders_give_the_same_scores(classroom, at_home):
     for name, solution in (("ada", STEP), ("bob", WRONG)):
         classroom.submit("small", name, submission(solution))
     result = run("grade", "small", "--class", classroom.folder)
@@ -92,7 +113,7 @@ def test_nbgraders_validate_which_students_can_run_agrees(tmp_path, solution, wo
 
 
 @needs_sandbox
-def test_feedback_shows_the_tables_and_runs_nothing_of_the_students(classroom):
+def test_feedback_shows_the_tables_and_runs_nothing_of_the_students(classroom, at_home):
     notebook = submission(WRONG, extra=SCRIPT)
     notebook.cells.insert(4, new_markdown_cell("<script>alert('MARK7')</script><details>harmless</details>", id="md"))
     classroom.submit("small", "eve", notebook)
@@ -137,7 +158,7 @@ def test_grading_again_does_nothing_and_a_change_redoes_that_one(classroom):
 
 
 @needs_sandbox
-def test_manual_marks_and_late_penalties_survive_a_regrade(classroom):
+def test_manual_marks_and_late_penalties_survive_a_regrade(classroom, at_home):
     classroom.submit("small", "ada", submission(WRONG))
     assert run("grade", "small", "--class", classroom.folder).exit_code == 0
     with classroom.gradebook() as gradebook:
@@ -150,7 +171,7 @@ def test_manual_marks_and_late_penalties_survive_a_regrade(classroom):
 
 
 @needs_sandbox
-def test_a_broken_file_waits_for_a_person_and_the_rest_is_graded(classroom):
+def test_a_broken_file_waits_for_a_person_and_the_rest_is_graded(classroom, at_home):
     classroom.submit("small", "ada", submission())
     classroom.submit("small", "bob", b"{ not a notebook")
     (classroom.folder / "submitted" / "cyd" / "small").mkdir(parents=True)
@@ -169,7 +190,7 @@ def test_a_broken_file_waits_for_a_person_and_the_rest_is_graded(classroom):
 
 
 @needs_sandbox
-def test_one_student_who_cannot_be_recorded_does_not_keep_the_others_back(classroom):
+def test_one_student_who_cannot_be_recorded_does_not_keep_the_others_back(classroom, at_home):
     for name in ("ada", "bob", "cyd"):
         classroom.submit("small", name, submission())
     (classroom.folder / "submitted" / "bob" / "small" / "timestamp.txt").write_text("yesterday, about noon")
@@ -223,7 +244,9 @@ def test_wrong_arguments_are_named_in_one_line(classroom, tmp_path, monkeypatch,
 
 
 def test_every_command_has_help_with_an_example():
-    for command in ("doctor", "new", "sample", "grade", "report", "feedback", "seed"):
+    commands = get_command(cli.app).commands
+    assert {"add", "doctor", "grade"} <= commands.keys()
+    for command in commands:
         result = run(command, "--help")
         assert result.exit_code == 0 and "Example" in result.output, command
 
@@ -366,6 +389,24 @@ def test_only_what_changed_is_recorded_again_and_manual_marks_stay(two, monkeypa
     assert score(two, "ada")[0] == 3.5 and score(two, "bob")[0] == 5.0
     with two.gradebook() as gradebook:
         assert gradebook.find_grade(*names).needs_manual_grade
+
+
+def test_to_record_one_submission_its_run_notebook_is_read_once(two, monkeypatch):
+    read, names = nbformat.read, []
+    monkeypatch.setattr(nbformat, "read", lambda path, **options: names.append(str(path)) or read(path, **options))
+    assert list(two.record("small", ["ada"])) == [("ada", None)]
+    assert len([name for name in names if "/verdicts/" in name]) == 1 and score(two, "ada")[0] == 5.0
+
+
+def test_two_hosts_that_share_a_folder_never_write_to_one_file(two, monkeypatch):
+    """Their processes may have the same number."""
+    parts = []
+    monkeypatch.setattr(Path, "replace", lambda part, target: parts.append(part.name))
+    for host in ("a", "b"):
+        monkeypatch.setattr("platform.node", lambda host=host: host)
+        judge.write(two.folder / "key-cpu", {}, master())
+        two.seed("small", rotate=True)
+    assert len(parts) == 6 and not set(parts[:3]) & set(parts[3:])
 
 
 def test_a_record_is_stale_when_what_it_was_made_from_or_what_it_made_is_gone(two):

@@ -1,10 +1,12 @@
 """How an answer is compared with the truth."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from autograder.checks import core, table
-from autograder.contestant import Answer, perform
+from autograder.contestant import UNTOUCHED, Answer, Launch, perform
 
 INF = np.inf
 
@@ -44,6 +46,64 @@ def test_a_failure_names_the_first_wrong_element_and_counts_nan():
     result = verdict([[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.0], [np.nan, 9.0]])
     assert (result.index, result.expected, np.isnan(result.got)) == ((1, 0), 3.0, True)
     assert "1 of 4 elements are NaN" in result.message
+
+
+def test_a_tolerance_of_zero_takes_the_number_itself_alone_and_is_called_exact():
+    count = 2.0**52 + 1
+    assert verdict(count, count, tolerance=0.0).passed and verdict(count, int(count), tolerance=0.0).passed
+    wrong = verdict(count, count + 1, tolerance=0.0)
+    assert wrong.passed is False
+    text = table.as_text("a check", [wrong])
+    for words in ("exact", "expected: 4503599627370497", "got: 4503599627370498"):
+        assert words in text
+
+
+def test_what_the_function_was_called_with_is_shown_and_never_kept():
+    call = (3, ((1.5, 6.32e14), (0, 2**40)), 4.23e12)
+    result = core.judge_case(dataclasses.replace(case(1.0), call=call), Answer([np.asarray(2.0)]), {})
+    text = table.as_text("a check", [result])
+    assert "called with: (3, ((1.5, 6.32e+14), (0, 1099511627776)), 4.23e+12)" in text
+    kept = dataclasses.replace(result, expected=None, got=None)  # as the judge does
+    assert "called" not in dataclasses.asdict(result)
+    assert "called with" not in table.as_text("a check", [kept])
+    arrays = core.judge_case(dataclasses.replace(case(1.0), call=(1, np.ones(2))), Answer([np.asarray(2.0)]), {})
+    assert arrays.called is None
+
+
+class Stores:
+    """A kernel that stores `value` into `out[where]`."""
+
+    def __init__(self, where, value):
+        self.where, self.value = where, value
+
+    def __getitem__(self, grid):
+        def launch(out):
+            out[self.where] = self.value
+
+        return launch
+
+
+@pytest.mark.parametrize("dtype", UNTOUCHED)
+def test_nothing_stored_is_told_apart_from_nan_that_was_stored(dtype):
+    torch = pytest.importorskip("torch")
+    zero = torch.zeros(())
+    seen = {}
+    for name, kernel in {
+        "nothing": Stores(slice(0), 0.0),
+        "some": Stores(slice(3), 0.5),
+        "nan": Stores(slice(None), float("nan")),
+        "computed": Stores(slice(None), zero / zero),
+        "both": Stores(slice(3), -(zero / zero)),
+    }.items():
+        launch = Launch((1,), ("@o",), {"o": ((5,), dtype)})
+        wrong = lambda: {"mistake": {"o": np.full(5, np.nan)}}  # noqa: E731
+        expected = dataclasses.replace(case(np.full(5, 0.5), wrong=wrong), call=launch)
+        seen[name] = core.judge_case(expected, perform(kernel, launch), {"mistake": "look there"})
+    assert "was anything stored" in seen["nothing"].message and seen["nothing"].hint is None
+    assert seen["some"].message == "o[3] is wrong; 2 of 5 elements were not stored"
+    for name in ("nan", "computed"):
+        assert seen[name].message == "o[0] is wrong; 5 of 5 elements are NaN" and seen[name].hint == "look there"
+    assert seen["both"].message == "o[0] is wrong; 2 of 5 elements were not stored; 3 of 5 elements are NaN"
 
 
 def test_the_number_of_values_and_missing_answers_are_named():
@@ -101,7 +161,7 @@ class Equal:
     ("returned", "words"),
     [
         (None, "NoneType: is the part still empty, or a `return` missing?"),
-        ([1.0], "list"),
+        ([1.0, 2.0], "list: several results come back as a tuple"),
         ("x" * 10**6, "str"),
         (Equal(), "Equal"),
         (np.array([object()]), "an array of object"),
@@ -126,6 +186,25 @@ def test_an_exception_of_any_size_becomes_a_short_problem():
 
     answer = perform(raises, ())
     assert answer.problem.startswith("SystemExit: xxx") and len(answer.problem) < 400 and len(answer.detail) <= 4000
+
+
+def test_an_exception_comes_with_the_line_of_the_student_that_it_came_through():
+    def helper(x):
+        return x[:, None]
+
+    def raises(x):
+        return helper(x) + 1
+
+    assert perform(raises, (1,)).problem == "TypeError: 'int' object is not subscriptable, at `return x[:, None]`"
+
+    def wraps(x):
+        try:
+            helper(x)
+        except TypeError as error:
+            exec("raise RuntimeError('inside') from error", {"error": error})
+
+    assert "RuntimeError: inside, at `return x[:, None]`" in perform(wraps, (1,)).problem
+    assert perform(len, (1,)).problem == "TypeError: object of type 'int' has no len()"
 
 
 def test_the_callers_arrays_stay_as_they_were_and_the_write_is_reported():
@@ -155,6 +234,11 @@ def test_the_table_shows_the_case_the_index_and_the_hint_and_escapes_what_studen
 def test_numbers_that_differ_are_shown_so_that_the_difference_is_seen(scale, gap):
     a, b = table.apart(scale * 0.3, scale * 0.3 * (1 + gap))
     assert a != b and abs(float(a) - scale * 0.3) <= abs(scale * gap)
+
+
+def test_whole_numbers_have_all_of_their_digits():
+    assert table.number(22560768.0) == "22560768" and table.number(-123456789) == "-123456789"
+    assert table.number(2.0**60) == "1.15e+18" and table.number(123456.5) == "1.23e+05"
 
 
 def test_numbers_that_are_equal_are_short():

@@ -9,7 +9,7 @@ import sys
 import nbformat
 import pytest
 from graded_class import FAILED, HINT, MASKED_CHECK, STEP_CHECK, make, record, verdict
-from nbformat.v4 import new_markdown_cell, new_output
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from small_assignment import submission
 from typer.testing import CliRunner
 
@@ -180,6 +180,23 @@ def test_nothing_of_the_students_runs_and_nothing_leaves_the_page(pages):
         # The policy comes before anything that it is to stop.
         assert [t for t, _ in page.tags[:4]] == ["html", "head", "meta", "meta"]
     assert "MARK" in pages["eve"].words  # shown, as text
+
+
+def test_what_cells_put_out_after_the_first_check_is_not_on_the_page(tmp_path):
+    """By then secret inputs may lie in a file: which the student's code shows in any cell, even in one of the release."""
+    room = make(tmp_path / "class", "ada")
+    executed = submission()
+    for place, words in ((5, "LATE1"), (4, "LATE2"), (3, "EARLY")):
+        executed.cells.insert(place, new_code_cell("show()", id=f"extra-{place}", outputs=[new_output("stream", text=words)]))
+    executed.cells[2].outputs = [new_output("stream", text="FIRST")]
+    executed.cells.append(new_code_cell("f()", id="cell-09", outputs=[new_output("stream", text="LATE3")]))  # of the release
+    verdict(room, "ada", {}, notebook=executed)
+    record(room, "ada")
+    page = Page(feedback.write(room, "small", "ada"))
+    assert "EARLY" in page.words and "FIRST" in page.words and "LATE" not in page.source
+    assert "put out after the first check is left out" in page.words and page.words.count("cases pass") == 2
+    kept = (room.folder / "autograded" / "ada" / "small" / "small.ipynb").read_text()
+    assert all(f"LATE{i}" in kept for i in (1, 2, 3))  # for the instructor
 
 
 def test_formulas_need_no_script(pages):

@@ -449,11 +449,33 @@ def test_where_nothing_says_which_file_it_is_the_student_is_asked_to(in_jupyter,
     if stale:
         monkeypatch.setenv("JPY_SESSION_NAME", stale)
     with pytest.raises(
-        HandInError, match=r'say it, as in handin\("flash_forward.ipynb"\); this folder holds mine.ipynb'
+        HandInError, match=r'can\'t be found out here: say it, as in handin\("mine.ipynb"\)\. In Colab'
     ) as error:
         said_by(the_cell())
     assert error.value._render_traceback_() == [f"HandInError: {error.value}"]
     assert "packed:" in said_by('from autograder import handin\nhandin("mine.ipynb", student="ada")')
+    Path("other.ipynb").touch()
+    with pytest.raises(
+        HandInError, match=r'handin\("mine.ipynb"\); this folder holds mine.ipynb, other.ipynb'
+    ):
+        said_by(the_cell())
+
+
+def test_a_notebook_that_is_wholly_as_released_is_packed_with_a_warning(in_jupyter):
+    def said(notebook):
+        nbformat.write(notebook, in_jupyter)
+        return said_by('from autograder import handin\nhandin("mine.ipynb")')
+
+    blank, filled = exercise.release("03_flash_forward"), exercise.submission("03_flash_forward")
+    text = said(blank)
+    assert (
+        "packed:" in text and "WARNING: every part of it is as released" in text and "Upload that" not in text
+    )
+    one = next(i for i, c in enumerate(blank.cells) if exercise.is_solution(c))
+    blank.cells[one].source = filled.cells[one].source
+    for notebook in (blank, filled):
+        text = said(notebook)
+        assert "WARNING" not in text and "Upload that file, as it is." in text
 
 
 def test_the_command(in_jupyter, capsys):

@@ -4,6 +4,7 @@ import datetime
 import io
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from nbformat.v4 import new_code_cell
 from small_assignment import STEP, data, master, submission
 from typer.testing import CliRunner
 
-from autograder import cli, handin, rebuild
+from autograder import cli, exercise, handin, rebuild
 from autograder import intake as intakes
 from autograder.classroom import ClassError, Classroom
 from autograder.intake import Intake, Roster
@@ -575,6 +576,37 @@ def test_a_roster_names_the_students(room, tmp_path, kind):
             or "nothing says which student" in only(lines, "refused").why
         )
     assert [p.name for p in (room.folder / "submitted").iterdir()] == ["ada"]
+
+
+@pytest.mark.parametrize("kind", ROSTERS)
+def test_a_roster_fills_nbgraders_student_list_and_nothing_else(room, tmp_path, capfd, kind):
+    path, source = tmp_path / "roster.csv", tmp_path / "s.zip"
+    path.write_text(ROSTERS[kind], encoding="utf-8")
+    source.write_bytes(zipped({"ada/small.ipynb": text()}))
+    printed = CliRunner().invoke(cli.app, ["intake", str(source), "--class", str(room.folder), "--roster", str(path)])
+    assert printed.exit_code == 0, printed.output
+    with room.gradebook() as gradebook:
+        gradebook.update_or_create_student("bob")  # who is in no roster keeps what he has
+        found = {s.id: (s.first_name, s.last_name, s.email) for s in gradebook.students}
+    ada = ("Ada", "Lovelace", None if kind == "Canvas" else "a@x.org")
+    assert found.pop("ada") == ada and found["jane"][:2] == ("Jane", "Doe") and found["bob"] == (None, None, None)
+    out, err = capfd.readouterr()
+    assert not re.search("lovelace|x.org", printed.output + out + err, re.IGNORECASE)
+    for file in room.folder.rglob("*"):
+        assert file.name == "gradebook.db" or not file.is_file() or not re.search(rb"(?i)lovelace|a@x\.org", file.read_bytes()), file
+
+
+def test_a_new_class_takes_a_roster_and_a_wrong_one_makes_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(exercise, "assignments", lambda: ["10_small"])
+    monkeypatch.setattr(exercise, "load_source", lambda name: master("### BEGIN SOLUTION\n" + STEP + "### END SOLUTION"))
+    wrong, right = tmp_path / "wrong.csv", tmp_path / "right.csv"
+    wrong.write_text("name,points\nada,3\n")
+    right.write_text(ROSTERS["nbgrader"])
+    refused = CliRunner().invoke(cli.app, ["new", str(tmp_path / "class"), "--roster", str(wrong)])
+    assert isinstance(refused.exception, ClassError) and not (tmp_path / "class").exists()
+    assert CliRunner().invoke(cli.app, ["new", str(tmp_path / "class"), "--roster", str(right)]).exit_code == 0
+    with Classroom(tmp_path / "class").gradebook() as gradebook:
+        assert {s.id: s.last_name for s in gradebook.students} == {"ada": "Lovelace", "jane": "Doe"}
 
 
 def test_two_students_of_one_name_are_told_apart_by_the_roster_alone(room, tmp_path):

@@ -101,6 +101,22 @@ def test_what_a_call_leaves_behind_is_not_there_for_the_next_one(graded):
     assert "kept 0" in text and "SPIED" not in text
 
 
+_KEEP = "m, l, o = state\n    open('/tmp/kept', 'w').write(' '.join(f'KEPT{x:.4f}' for x in tile[0]))"
+
+
+def test_what_a_call_kept_in_a_file_comes_out_in_no_earlier_output_and_no_message(graded):
+    """The feedback page leaves out later outputs; so nothing may get into earlier ones, nor into the line of a check."""
+    show = "from IPython.display import display\nshown = display('as it was', display_id='x')"
+    notebook = submission(STEP.replace("m, l, o = state", _KEEP), extra=show)
+    again = "from IPython.display import update_display\nkept = open('/tmp/kept').read()\nupdate_display(kept, display_id='x')\n"
+    notebook.cells.insert(5, new_code_cell(again + "def check(*args): raise ValueError('0.125 in ' + kept.replace('KEPT', ' '))", id="own2"))
+    verdict, executed = graded(notebook=notebook)
+    early, late = (json.dumps(c.outputs) for c in executed.cells if is_extra(c))
+    assert "as it was" in early and "KEPT" not in early
+    cell = verdict["cells"]["check-03-masked"]
+    assert cell["message"].startswith("ValueError: # in ") and "#  -#" in cell["message"] and not re.search(r"\d", cell["message"])
+
+
 def test_a_verdict_cannot_be_written_from_inside(graded):
     forge = """
 import glob, json, os, threading, time
@@ -237,6 +253,18 @@ def test_an_unreadable_submission_waits_for_a_person(graded, tmp_path):
     assert "not a notebook" in verdict["flags"][0]
 
 
+def test_no_warm_parent_is_started_for_what_cannot_be_read(graded, tmp_path, monkeypatch):
+    """It takes longer to come up than all the rest of such a verdict."""
+    asked = []
+    monkeypatch.setattr(warm, "_found", lambda gpu: asked.append(gpu) or "none")
+    path = tmp_path / "small.ipynb"
+    path.write_text("{")
+    verdict, _ = graded(path=path)
+    assert verdict["machine"]["start"] is None and not asked
+    verdict, _ = graded(notebook=master())
+    assert verdict["machine"]["start"] == "exec (none)" and asked
+
+
 def _check(name, cases, **kwargs):
     return core.Check(name, "made for this test", "function", cases, **kwargs)
 
@@ -295,6 +323,31 @@ def test_memory_is_measured_from_outside_wherever_it_is_hidden(graded, monkeypat
     cell = verdict["cells"]["check-03-masked"]
     assert cell["status"] == ("passed" if passes else "failed"), cell["cases"]
     assert cell["cases"][0]["peak_bytes"] < 16 * 2**20 if passes else cell["cases"][0]["peak_bytes"] > _N // 2
+
+
+_LOOKS_AT_FILES = """
+import mmap, numpy.random as r
+def step(n):
+    x = np.ones(n // 8)
+    del x
+    with open(r._generator.__file__, "rb") as file:  # pages of files, looked at once the array is gone, hide none of it
+        mapped = [mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) for _ in range(100)]
+    sum(m[i] for m in mapped for i in range(0, len(m), 4096))
+    return np.zeros(8)
+"""
+
+
+@pytest.mark.parametrize(
+    "solution", ["def step(n):\n    x = np.ones(n // 8)\n    del x\n    return np.zeros(8)", _LOOKS_AT_FILES], ids=["freed", "and then files"]
+)
+def test_memory_that_is_freed_before_the_end_is_read_in_full(graded, monkeypatch, solution):
+    """A fork starts without its parent's pages of files, so these must not be taken off what it grew by."""
+    cases = [core.Case(f"{i}", (_N,), {"o": np.zeros(8)}, {"o": 0.1}, limit_bytes=2 * _N, size=_N) for i in range(4)]
+    verdict, _ = graded(solution, master_notebook=_with(monkeypatch, _check("x.memory", lambda rng, rung: cases)))
+    peaks = [case["peak_bytes"] / 2**20 for case in verdict["cells"]["check-03-masked"]["cases"]]
+    mib = _N / 2**20
+    assert min(peaks) > mib - 1, peaks
+    assert "files" in solution or max(peaks) < mib + 6, peaks
 
 
 @pytest.mark.parametrize(

@@ -188,3 +188,14 @@ def test_a_notebook_of_another_exercise_is_for_a_person():
     other = nbformat.v4.new_notebook(cells=[new_code_cell("x = 1", id="z")])
     with pytest.raises(Unreadable, match="none of its cells"):
         rebuild.rebuild(master(), other)
+
+
+def test_a_cell_that_is_cut_for_its_length_is_flagged(monkeypatch):
+    monkeypatch.setattr("autograder.rebuild.MAX_CELL_CHARACTERS", 200)
+    notebook = submission("x = 1  # " + "y" * 300, extra="z" * 250)
+    rebuilt = rebuild.rebuild(master(), notebook)
+    assert all(len(c.source) <= 200 for c in rebuilt.notebook.cells if c.cell_type == "code")
+    assert [f for f in rebuilt.flags if "was cut off" in f] == [
+        "cell solution-step has 309 characters; what follows the first 200 was cut off",
+        "cell extra-solution-step-0 has 250 characters; what follows the first 200 was cut off",
+    ]

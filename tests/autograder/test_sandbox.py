@@ -3,12 +3,13 @@
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 from small_assignment import needs_sandbox
 from typer.testing import CliRunner
 
-from autograder import cli, sandbox
+from autograder import cli, judge, sandbox
 from autograder.sandbox import CudaUnavailable, Limits, Sandbox, SandboxUnavailable
 
 pytestmark = needs_sandbox
@@ -341,3 +342,89 @@ def test_other_systems_are_told_where_to_grade(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(SandboxUnavailable, match="needs Linux, and this is darwin"):
         sandbox.find_bwrap()
+
+
+_HOLD = """
+import sys, time
+from autograder import sandbox, warm
+with sandbox.Sandbox() as box:
+    parent = warm.Parent()
+    print(box.requests.parent, parent.folder, flush=True)
+    time.sleep(100)
+"""
+
+
+def test_what_a_killed_grader_left_is_removed_and_no_one_elses(tmp_path):
+    graders = [subprocess.Popen([sys.executable, "-c", _HOLD], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    bare = sandbox.Path(sandbox.tempfile.mkdtemp(prefix="ag-", dir="/tmp"))  # just made: its lock is not there yet
+    try:
+        dead, alive = ([sandbox.Path(p) for p in g.stdout.readline().split()] for g in graders)
+        graders[0].kill()
+        graders[0].wait()
+        assert all(p.exists() for p in (*dead, *alive)) and len(dead) == len(alive) == 2
+        sandbox._remove_left_behind.cache_clear()
+        with Sandbox() as box:
+            assert not any(p.exists() for p in dead)
+            assert all(p.exists() for p in (*alive, bare, box.requests))
+    finally:
+        for g in graders:
+            g.kill()
+            g.communicate()
+        for folder in (*alive, bare):
+            sandbox.remove(folder)
+
+
+@pytest.fixture
+def cards(monkeypatch):
+    """Two cards that NVML tells of; the driver numbers their nodes the other way round."""
+    nvml = types.SimpleNamespace(
+        NVMLError=type("NVMLError", (Exception,), {}), NVML_CLOCK_MEM=2, nvmlInit=lambda: None, nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda i: i, nvmlDeviceGetUUID=["GPU-aa11-0", "GPU-bb22-0"].__getitem__,
+        nvmlDeviceGetMinorNumber=[1, 0].__getitem__, nvmlDeviceGetName=["H100", "L4"].__getitem__,
+        nvmlSystemGetDriverVersion=lambda: "580", nvmlDeviceGetMaxClockInfo=lambda handle, clock: [2619, 6251][handle],
+        nvmlDeviceGetMemoryBusWidth=[5120, 192].__getitem__,
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    nodes = ["/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl"]
+    monkeypatch.setattr(sandbox, "gpu_nodes", lambda: nodes)
+    sandbox._card.cache_clear()
+    yield nvml
+    sandbox._card.cache_clear()
+
+
+def inside(monkeypatch, visible):
+    """(CUDA_VISIBLE_DEVICES, the device nodes) of a sandbox that is made while CUDA_VISIBLE_DEVICES is `visible`."""
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with Sandbox(gpu=True) as box:
+        command = box.command(["python"])
+        devices = [command[i + 1] for i, word in enumerate(command) if word == "--dev-bind"]
+        return box.environment().get("CUDA_VISIBLE_DEVICES"), [node.removeprefix("/dev/") for node in devices]
+
+
+@pytest.mark.parametrize(("visible", "uuid", "name", "node"), [
+    (None, "GPU-aa11-0", "H100", "nvidia1"), ("GPU-bb22-0", "GPU-bb22-0", "L4", "nvidia0"), ("GPU-bb", "GPU-bb22-0", "L4", "nvidia0"),
+    ("1", "GPU-bb22-0", "L4", "nvidia0"), ("1,0", "GPU-bb22-0", "L4", "nvidia0"),
+])  # fmt: skip
+def test_a_sandbox_gets_the_card_that_its_verdict_names_and_no_other(monkeypatch, cards, visible, uuid, name, node):
+    assert inside(monkeypatch, visible) == (uuid, ["nvidia-uvm", node, "nvidiactl"])
+    facts = judge.machine(gpu=True)
+    assert facts["card"] == name and facts["driver"] == "580"
+    assert facts["memory_rate"] == {"H100": 2 * 2619 * 10**6 * 640, "L4": 2 * 6251 * 10**6 * 24}[name]
+
+
+def test_a_card_that_nvml_does_not_know_is_not_taken_for_another(monkeypatch, cards):
+    every = ["nvidia-uvm", "nvidia0", "nvidia1", "nvidiactl"]
+    assert inside(monkeypatch, "MIG-cc33") == ("MIG-cc33", every)
+    assert judge.machine(gpu=True)["card"] == "a card that NVML does not name (CUDA_VISIBLE_DEVICES=MIG-cc33)"
+
+    def refused(*handle):
+        raise cards.NVMLError
+
+    cards.nvmlDeviceGetMinorNumber = refused  # WSL
+    assert inside(monkeypatch, "0") == ("GPU-aa11-0", every)
+    cards.nvmlInit = refused
+    sandbox._card.cache_clear()
+    assert inside(monkeypatch, "0") == ("0", every)

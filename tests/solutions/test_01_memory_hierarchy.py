@@ -120,6 +120,77 @@ def test_the_truth_of_the_kernel_checks():
 
 
 # ---------------------------------------------------------------------------------------------------------------
+# The cells that are not graded
+
+
+@pytest.fixture
+def cells_after(define, run_cell):
+    """cells_after(notebook, *words): the names of the notebook, with those of its cells that hold one of `words` as well."""
+
+    def find(notebook, *words):
+        space = define(notebook)
+        for cell in notebook.cells:
+            if cell.cell_type == "code" and any(word in cell.source for word in words):
+                run_cell(cell.source, f"<ladder {cell['id']} of {space['__name__']}>", space)
+        return space
+
+    return find
+
+
+LADDERS = ("def try_scale", "def try_softmax")
+
+
+def launch_small(space):
+    space["try_scale"](n=20)
+    space["try_softmax"](space["softmax_passes_kernel"], rows=2, n=20)
+    space["try_softmax"](space["softmax_fused_kernel"], rows=2, n=13, shift=-300.0)
+
+
+def test_the_ladders_of_right_kernels_report_nothing(cells_after, capsys):
+    launch_small(cells_after(exercise.submission(ASSIGNMENT), *LADDERS))
+    printed = capsys.readouterr().out
+    assert "Written past the end" not in printed and "nan" not in printed
+    assert str([3.0 * i for i in range(20)]) in printed
+
+
+@pytest.mark.parametrize(
+    ("cell", "old", "new", "words"),
+    [
+        ("solution-scale", "a * x, mask=inside)", "a * x)", "out has 20 numbers, and then [0.0, 0.0"),
+        ("solution-passes", "total, mask=places < n)", "total)", "out has 40 numbers, and then [0.0, 0.0"),
+        ("solution-fused", "0), mask=inside)", "0))", "out has 26 numbers, and then [0.0, 0.0, 0.0, nan"),
+        ("solution-scale", "places < n", "places <= n", "out has 20 numbers, and then [60.0, nan"),
+    ],
+)
+def test_a_ladder_says_that_a_store_went_past_the_end_and_lives(cell, old, new, words, cells_after, capsys):
+    wrong = exercise.Mutant("no-mask", "", ((cell, old, new),), frozenset())
+    launch_small(cells_after(exercise.submission(ASSIGNMENT, wrong), *LADDERS))
+    printed = capsys.readouterr().out
+    assert printed.count("Written past the end") == 1 and words in printed
+
+
+def test_a_kernel_that_is_right_but_near_zero_is_seen_by_shifting(cells_after, capsys):
+    wrong = next(m for m in exercise.mutants(ASSIGNMENT) if m.name == "maximum-begins-with-zero")
+    space = cells_after(exercise.submission(ASSIGNMENT, wrong), *LADDERS)
+    space["try_softmax"](space["softmax_passes_kernel"])
+    assert "nan" not in capsys.readouterr().out
+    space["try_softmax"](space["softmax_passes_kernel"], shift=-300.0)
+    assert "nan" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("standard_traffic", 5), ("flash_traffic", None), ("attention_flop", None), ("roofline", 1.0), ("chain_time", None)],
+)  # fmt: skip
+def test_the_sweep_asks_for_what_is_missing(name, value, cells_after, capsys):
+    space = cells_after(exercise.submission(ASSIGNMENT), "def sweep")
+    assert capsys.readouterr().out.count("\n") >= 7
+    space[name] = lambda *arguments: value
+    space["sweep"]()
+    assert capsys.readouterr().out.endswith("Write parts 1 and 2 first: their checks say what is missing.\n")
+
+
+# ---------------------------------------------------------------------------------------------------------------
 # The checks of speed, at sizes that the interpreter can do. No second is asserted: that needs a card
 
 

@@ -6,10 +6,13 @@ import math
 import numpy as np
 import pytest
 
+from autograder import exercise
 from autograder.checks import CHECKS, ex02
+from autograder.student import rung
 from kernels.reference import online_softmax
 from kernels.reference.state import State, finalize, from_result, merge
 
+ASSIGNMENT = "02_online_softmax"
 KERNELS = ["02.kernel.full", "02.kernel.tails", "02.kernel.strides", "02.kernel.empty"]
 SEEDS = (5, 6)
 
@@ -149,15 +152,70 @@ def test_each_round_of_the_kernel_asks_its_own_question():
             assert not np.isneginf(memory.array).any() or name == "02.kernel.empty"
 
 
+def walked(x, block, mistake):
+    """What the kernel's two walks over x (rows, n) give with one mistake, tile by tile."""
+    stop = x.shape[1] // block * block if mistake == "dropped" else x.shape[1]
+    out = np.full(x.shape, np.nan)
+    for row, s in enumerate(x):
+        m, l = -1.0e4 if mistake == "finite_m" else -math.inf, 0.0  # noqa: E741
+        for start in range(0, stop, block):
+            tile = s[start : start + block]
+            m_new = max(m, tile.max())
+            l = (1.0 if mistake == "correction" else np.exp(m - m_new)) * l + np.exp(tile - m_new).sum()  # noqa: E741
+            m = m if mistake == "m_stays" else m_new
+        # A row whose m was never kept looks empty to the second walk: its guard subtracts 0.
+        out[row, :stop] = np.exp(s[:stop] - (m if m > -math.inf else 0.0)) / (l or 1.0)
+    return out
+
+
+@pytest.mark.parametrize("mistake", ["correction", "m_stays", "dropped", "finite_m"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_a_mistake_in_the_walks_gives(mistake, seed):
+    """The closed forms that no mutant of the kernel is spent on."""
+    found = 0
+    for name in ("02.kernel.full", "02.kernel.tails"):
+        for case in cases(name, seed, "interpreter"):
+            wrong = case.wrong().get(mistake)
+            if wrong is not None:
+                expected = walked(in_memory(case).astype(np.float64), case.call.constants["BLOCK"], mistake)
+                assert np.allclose(wrong["out"], expected, rtol=1e-9, atol=1e-12, equal_nan=True), case.name
+                found += 1
+    assert found >= 2
+
+
 def test_on_a_gpu_a_long_row_is_added():
     names = [case.name for case in cases("02.kernel.full", 7, "gpu")]
     assert names[:-1] == [case.name for case in cases("02.kernel.full", 7, "interpreter")]
     assert cases("02.kernel.full", 7, "gpu")[-1].call.arguments[-1] > 4096
 
 
+UNMASKED_STORE = ("solution-kernel", "p, mask=j < n)", "p)")
+NAN_BEHIND = ("solution-kernel", 'tl.load(x_ptr + j * x_stride, mask=j < n, other=float("-inf"))\n        s = s.to(tl.float32)\n        p',
+              "tl.load(x_ptr + j * x_stride)\n        s = s.to(tl.float32)\n        p")  # fmt: skip
+
+
+@pytest.mark.skipif(rung(CHECKS["02.kernel.full"]) is None, reason="Triton has no build here")
+@pytest.mark.parametrize(
+    "edits, n, behind",
+    [((), 17, False), ((UNMASKED_STORE,), 32, False), ((UNMASKED_STORE,), 17, True), ((UNMASKED_STORE, NAN_BEHIND), 17, True)],
+    ids=["right", "whole-tiles", "unmasked-store", "unmasked-load-and-store"],
+)  # fmt: skip
+def test_try_kernel_says_that_something_was_written_behind_out(edits, n, behind, define, run_cell, capsys):
+    """And the room there is what keeps such a kernel, which part 5 asks for, from ending the process."""
+    mutant = exercise.Mutant("none", "", edits, frozenset())
+    book = exercise.submission(ASSIGNMENT, mutant)
+    space = define(book)
+    (cell,) = (c for c in book.cells if c.cell_type == "code" and "def try_kernel" in c.source)
+    run_cell(cell.source, "<try_kernel of exercise 02>", space)
+    for _ in range(3):
+        space["try_kernel"](rows=2, n=n)
+    said = capsys.readouterr().out
+    assert said.count("largest error:") == 3
+    assert said.count("wrote past the end of out") == (3 if behind else 0)
+    assert "nan" not in said
+
+
 def test_every_hint_is_one_that_a_mutant_is_given():
     """No hint of this exercise was only imagined: see the matrix."""
-    from autograder import exercise
-
-    given = {mistake for m in exercise.mutants("02_online_softmax") for mistake in m.hint.values()}
+    given = {mistake for m in exercise.mutants(ASSIGNMENT) for mistake in m.hint.values()}
     assert given == set(ex02.HINTS)
