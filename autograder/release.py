@@ -241,9 +241,14 @@ def _windows(code):
 
 
 def answers():
-    """Where an answer stands -> the windows of it: every solution region, and the body of every function of `kernels`."""
+    """Where an answer stands -> the windows of it: every solution region, and the body of every function of `kernels`.
+
+    An exercise may give away what its kernels have as well, such as the first lines, and lines of its own answers, as one
+    does that gives a kernel to be mended. What only a later exercise gives is an answer still.
+    """
     found, public = {}, ""
     for name in exercise.assignments():
+        regions = {}
         for cell in jupytext.reads(
             (exercise.SOLUTIONS / f"{name}.py").read_text(encoding="utf-8"), fmt="py:percent"
         ).cells:
@@ -252,18 +257,27 @@ def answers():
                 before, _, rest = source.partition("### BEGIN SOLUTION\n")
                 region, _, after = rest.partition("### END SOLUTION")
                 region = region.rstrip(" ")
-                found[f"solutions/{name}.py, {exercise.grade_id(cell)}"] = _windows(region)
+                regions[f"solutions/{name}.py, {exercise.grade_id(cell)}"] = _windows(region)
                 source = before + "\n" + after
             public += "\n" + source
+        given = _squeezed(public)
+        found |= {where: {w for w in windows if w not in given} for where, windows in regions.items()}
     for path in sorted((ROOT / "kernels").glob("**/*.py")):
         text = path.read_text(encoding="utf-8")
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef):
                 lines = text.splitlines(keepends=True)[node.body[0].lineno - 1 : node.end_lineno]
-                found[f"{path.relative_to(ROOT).as_posix()}, {node.name}"] = _windows("".join(lines))
-    # An exercise may give away what its kernel has as well, such as the first lines.
-    given = _squeezed(public)
-    return {where: {w for w in windows if w not in given} for where, windows in found.items()}
+                windows = _windows("".join(lines))
+                found[f"{path.relative_to(ROOT).as_posix()}, {node.name}"] = {
+                    w for w in windows if w not in given
+                }
+    return found
+
+
+def _may_show(path, where):
+    """Whether the file `path` may have lines of the answer at `where`: a notebook those of the exercises before its own."""
+    *_, folder, name = ("", *path.split("/"))
+    return name.endswith(".ipynb") and where.startswith("solutions/") and where < f"solutions/{folder}"
 
 
 def _squeezed(text):
@@ -287,7 +301,7 @@ def leaks(files):
         found += [
             f"{path} has lines of {where}"
             for where, windows in hidden.items()
-            if any(w in haystack for w in windows)
+            if not _may_show(path, where) and any(w in haystack for w in windows)
         ]
         top = path.split("/")[0]
         if (

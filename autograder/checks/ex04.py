@@ -530,7 +530,7 @@ def _breaks(s, tile):
     """Whether the step without a guard, run over the tiles of s, ends in NaN: it is run."""
     m, l = -np.inf, 0.0  # noqa: E741
     with np.errstate(invalid="ignore"):
-        for start in range(0, len(s), tile):
+        for start in np.arange(0, len(s), tile):
             m_new = max(m, s[start : start + tile].max())
             l = np.exp(m - m_new) * l + np.exp(s[start : start + tile] - m_new).sum()  # noqa: E741
             m = m_new
