@@ -9,7 +9,7 @@ def _who(rows):
     return list(dict.fromkeys(row["who"] for row in rows))
 
 
-def _dense_table(rows, title, unit="tflops"):
+def _dense_table(rows, title):
     names = _who(rows)
     lines = [
         f"### {title}",
@@ -19,7 +19,7 @@ def _dense_table(rows, title, unit="tflops"):
     ]
     for key in dict.fromkeys((r["head_dim"], r["q_len"], r["causal"]) for r in rows):
         found = {r["who"]: r for r in rows if (r["head_dim"], r["q_len"], r["causal"]) == key}
-        cells = [f"{found[n][unit]:.0f}" if unit in found.get(n, {}) else "-" for n in names]
+        cells = [f"{found[n]['tflops']:.0f}" if "tflops" in found.get(n, {}) else "-" for n in names]
         lines.append(f"| {key[0]}, {key[1]}, {'yes' if key[2] else 'no'} | {' | '.join(cells)} |")
     return lines
 
