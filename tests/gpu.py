@@ -2,8 +2,8 @@
 
     python tests/gpu.py [--log FOLDER]
 
-The kernels and the checks of the exercises with compiled kernels, the autograder's sandbox with a CUDA context, the small
-sample class graded on the card, and NVIDIA's compute-sanitizer over every kernel where it is installed. Each part's
+The kernels and the checks of the exercises with compiled kernels, the autograder's sandbox with a CUDA context, a small
+sample class of every exercise graded on the card, and NVIDIA's compute-sanitizer over every kernel where it is installed. Each part's
 output goes to a file of FOLDER; a short table comes last, and the exit status is the number of parts that failed.
 """
 
@@ -27,6 +27,7 @@ def lanes(folder):
     pytest = [*python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(workers), "--dist=worksteal"]
     grader = [*python, "-m", "autograder.cli"]
     room = str(folder / "class")
+    assignments = sorted(path.stem for path in (ROOT / "solutions").glob("[0-9]*.py"))
     jobs = str(max(1, os.cpu_count() // 4))
     sanitizer = shutil.which("compute-sanitizer")
     yield [
@@ -35,8 +36,12 @@ def lanes(folder):
     ]
     yield [
         ("sandbox: CUDA works inside", [*grader, "doctor"], {}, None),
-        ("sample class: hand in", [*grader, "sample", room, "--small"], {}, None),
-        ("sample class: grade on the card", [*grader, "grade", "03_flash_forward", "--class", room, "--jobs", jobs], {}, None),
+        ("sample class: hand in", [*grader, "sample", room, *assignments, "--small"], {}, None),
+        *[
+            (f"sample class: {name}, graded on the card",
+             [*grader, "grade", name, "--class", room, "--jobs", jobs], {}, None)
+            for name in assignments
+        ],
         ("sample class: every outcome as it must be", [*grader, "sample", room, "--verify"], {}, None),
         (
             "memory accesses (compute-sanitizer memcheck)",

@@ -34,8 +34,10 @@ def decode_kernel(
     scale, window, aux,
     HEAD_DIM: tl.constexpr, V_DIM: tl.constexpr, PAGE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    CAUSAL: tl.constexpr, SCORE_MOD: tl.constexpr, FOLD_SCALE: tl.constexpr, COMPUTE: tl.constexpr,
+    CAUSAL: tl.constexpr, SCORE_MOD: tl.constexpr, FOLD_SCALE: tl.constexpr, COMPUTE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
     i_tile = tl.program_id(0) % row_tiles
     i_split = tl.program_id(0) // row_tiles % splits
     i_kv_head = tl.program_id(0) // row_tiles // splits % kv_heads
@@ -113,7 +115,9 @@ def decode_kernel(
                 )  # fmt: skip
                 s = tl.dot(b_q, b_k, input_precision="ieee")  # (M, N)
                 real_k = tl.minimum(i_k, real_kv_len - 1)[None, :]
-                s = scores(s, i_batch, i_head[:, None], i_q[:, None], real_k, scale, aux, SCORE_MOD, FOLD_SCALE)
+                s = scores(
+                    s, i_batch, i_head[:, None], i_q[:, None], real_k, scale, aux, SCORE_MOD, FOLD_SCALE
+                )
                 if part != 1:
                     seen = visible(i_q[:, None], i_k[None, :], q_len, real_kv_len, window, CAUSAL)
                     s = tl.where(seen, s, float("-inf"))
@@ -206,14 +210,15 @@ def _decode(q, k_cache, v_cache, block_table, kv_len, splits, k_descale, v_desca
         parts = o[None], lse[None]
     else:
         parts = tuple(torch.empty((splits, *x.shape), dtype=torch.float32, device=q.device) for x in (o, lse))
-    launch(q, k_cache, v_cache, block_table, kv_len, *descales, *parts, options, tiles)
+    early = splits > 1 and host.starts_early(q.device)
+    launch(q, k_cache, v_cache, block_table, kv_len, *descales, *parts, options, tiles, early)
     if splits > 1:
-        merge.launch(None, parts, o, lse)
+        merge.launch(None, parts, o, lse, early)
     return o, lse
 
 
-def launch(q, k_cache, v_cache, block_table, kv_len, k_descale, v_descale, os, lses, options, tiles):
-    """Fill os and lses, one part a split, from checked arguments."""
+def launch(q, k_cache, v_cache, block_table, kv_len, k_descale, v_descale, os, lses, options, tiles, early):
+    """Fill os and lses, one part a split, from checked arguments. early: see `merge.launch`."""
     batch, heads, q_len, head_dim = q.shape
     blocks, page, kv_heads, v_dim = v_cache.shape
     group = heads // kv_heads
@@ -234,6 +239,6 @@ def launch(q, k_cache, v_cache, block_table, kv_len, k_descale, v_descale, os, l
             BLOCK_M=tiles.block_m, BLOCK_N=tiles.block_n,
             BLOCK_D=host.padded(head_dim), BLOCK_DV=host.padded(v_dim),
             CAUSAL=options.causal, SCORE_MOD=options.score_mod,
-            FOLD_SCALE=host.folds_scale(options, k_descale), COMPUTE=host.compute_dtype(q, decode_kernel),
+            FOLD_SCALE=host.folds_scale(options, k_descale), COMPUTE=host.compute_dtype(q, decode_kernel), EARLY=early,
             num_warps=tiles.warps, num_stages=tiles.stages,
         )  # fmt: skip

@@ -426,6 +426,11 @@ def converts_fp8(device):
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
 
 
+def starts_early(device):
+    """Can a kernel be launched while the one before it still runs (programmatic dependent launch)?"""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
 def shared_memory(device):
     """Bytes of shared memory that one program may have on this device."""
     if device.type != "cuda":

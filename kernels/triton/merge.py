@@ -25,24 +25,25 @@ def row_offset(i_row, strides, heads, q_len):
 
 @triton.jit
 def merge_step(
-    m, l, o, p_lse, lse_stride, p_o, o_strides, there, first, parts, V_DIM: tl.constexpr, PARTS: tl.constexpr
-):
+    m, l, o, p_lse, lse_stride, p_o, o_strides, there, i_dv, first, parts,
+    V_DIM: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
     """Take the next results into the states m, l (M,), o (M, DV), m in units of log 2.
 
     It is `online.softmax_step` once more: each result (o, lse) weighs exp(lse) as a key weighs exp(score).
     p_lse, p_o: (M,) pointers to the rows of part 0; lse_stride, o_strides: from part to part (of o: and dim).
+    i_dv: (DV,) the dimensions of o that are asked for.
     """
     i_part = first + tl.arange(0, PARTS)
-    i_dv = tl.arange(0, o.shape[1])
     real = there[:, None] & (i_part < parts)[None, :]
     part = i_part.to(tl.int64)[None, :]
     s = tl.load(p_lse[:, None] + part * lse_stride, mask=real, other=float("-inf")).to(tl.float32) * LOG2_E
-    # What has seen no key may hold anything.
-    some = (s != float("-inf"))[:, :, None] & (i_dv < V_DIM)[None, None, :]
     p_o = (
         p_o[:, None, None] + part[:, :, None] * o_strides[0] + i_dv.to(tl.int64)[None, None, :] * o_strides[1]
     )
-    b_o = tl.load(p_o, mask=some, other=0.0).to(tl.float32)
+    b_o = tl.load(p_o, mask=real[:, :, None] & (i_dv < V_DIM)[None, None, :], other=0.0).to(tl.float32)
+    # What has seen no key may hold anything. Asked only now, so that both loads are on their way at once.
+    b_o = tl.where((s != float("-inf"))[:, :, None], b_o, 0.0)
     m_new = tl.maximum(m, tl.max(s, 1))
     shift = tl.where(m_new == float("-inf"), 0.0, m_new)
     correction = tl.exp2(m - shift)
@@ -59,30 +60,36 @@ def merge_kernel(
     part_strides,  # from part to part of o_b and of lse_b
     p_o, o_strides, p_lse, lse_strides,
     heads, q_len, rows, parts,
-    V_DIM: tl.constexpr, BLOCK_DV: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
+    V_DIM: tl.constexpr, BLOCK_DV: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Merge result a (or nothing, where it is None) with `parts` results b, PARTS of them at a time."""
-    i_row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    """Merge result a (or nothing, where it is None) with `parts` results b, PARTS of them at a time.
+
+    EARLY: launched while the kernel that writes b still runs (see `launch`)."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+    DIM_TILES: tl.constexpr = (V_DIM + BLOCK_DV - 1) // BLOCK_DV
+    i_row = tl.program_id(0) // DIM_TILES * ROWS + tl.arange(0, ROWS)
     there = i_row < rows
-    i_dv = tl.arange(0, BLOCK_DV)
+    first_dim = tl.program_id(0) % DIM_TILES * BLOCK_DV
+    i_dv = first_dim + tl.arange(0, BLOCK_DV)
     m = tl.full([ROWS], float("-inf"), tl.float32)
     l = tl.zeros([ROWS], tl.float32)
     o = tl.zeros([ROWS, BLOCK_DV], tl.float32)
     if p_o_a is not None:
         p_o_a += row_offset(i_row, o_a_strides, heads, q_len)
         p_lse_a += row_offset(i_row, lse_a_strides, heads, q_len)
-        m, l, o = merge_step(m, l, o, p_lse_a, 0, p_o_a, (0, o_a_strides[3]), there, 0, 1, V_DIM, 1)
+        m, l, o = merge_step(m, l, o, p_lse_a, 0, p_o_a, (0, o_a_strides[3]), there, i_dv, 0, 1, V_DIM, 1)
     p_o_b += row_offset(i_row, o_b_strides, heads, q_len)
     p_lse_b += row_offset(i_row, lse_b_strides, heads, q_len)
     for first in tl.range(0, parts, PARTS):
         m, l, o = merge_step(
-            m, l, o, p_lse_b, part_strides[1], p_o_b, (part_strides[0], o_b_strides[3]), there, first, parts,
-            V_DIM, PARTS,
+            m, l, o, p_lse_b, part_strides[1], p_o_b, (part_strides[0], o_b_strides[3]), there, i_dv, first,
+            parts, V_DIM, PARTS,
         )  # fmt: skip
     o, lse = finish(m, l, o, there)
     p_lse += row_offset(i_row, lse_strides, heads, q_len)
     p_o += row_offset(i_row, o_strides, heads, q_len)
-    tl.store(p_lse, lse, mask=there)
+    tl.store(p_lse, lse, mask=there & (first_dim == 0))
     in_v_dim = i_dv[None, :] < V_DIM
     tl.store(p_o[:, None] + i_dv[None, :], o.to(p_o.dtype.element_ty), mask=there[:, None] & in_v_dim)
 
@@ -128,8 +135,11 @@ def add_sink(o, lse, sink):
     return merge(o, lse, o.new_zeros(()).expand(o.shape), sink)
 
 
-def launch(a, parts, o, lse):
-    """Fill o and lse from a, a result (o, lse) or None, and parts, results with one more axis in front."""
+def launch(a, parts, o, lse, early=False):
+    """Fill o and lse from a, a result (o, lse) or None, and parts, results with one more axis in front.
+
+    early: the kernel before this one on the stream calls gdc_launch_dependents. This one then starts beside that one's
+    last programs, and waits inside until they are through."""
     os, lses = parts
     if o.ndim == 3:  # packed: one long sequence
         a = a and tuple(x.transpose(0, 1)[None] for x in a)
@@ -140,7 +150,9 @@ def launch(a, parts, o, lse):
     rows = batch * heads * q_len
     at_once = min(PARTS, triton.next_power_of_2(len(os)))
     rows_a_program = max(1, 8 // at_once)
-    programs = host.check_grid("o", triton.cdiv(rows, rows_a_program))
+    # Of a row with many parts a program takes some of the dimensions, so that more multiprocessors fetch them.
+    dims_a_program = min(64, host.padded(v_dim)) if at_once > 32 else host.padded(v_dim)
+    programs = host.check_grid("o", triton.cdiv(rows, rows_a_program) * triton.cdiv(v_dim, dims_a_program))
     if programs == 0:
         return
     with host.on_device(o):
@@ -149,6 +161,6 @@ def launch(a, parts, o, lse):
             os, os.stride()[1:], lses, lses.stride()[1:], (os.stride(0), lses.stride(0)),
             o, o.stride(), lse, lse.stride(),
             heads, q_len, rows, len(os),
-            V_DIM=v_dim, BLOCK_DV=host.padded(v_dim), ROWS=rows_a_program, PARTS=at_once,
-            num_warps=8 if at_once > 32 else 4,
+            V_DIM=v_dim, BLOCK_DV=dims_a_program, ROWS=rows_a_program, PARTS=at_once, EARLY=early,
+            num_warps=4, **({"launch_pdl": True} if early else {}),
         )  # fmt: skip

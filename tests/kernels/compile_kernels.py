@@ -68,7 +68,7 @@ def compile_for(capability, calls):
     host.runs_on = lambda kernel, device: True
     host.shared_memory = lambda device: CARDS[capability]
     host.converts_fp8 = lambda device: capability >= 89
-    host.has_boxes = lambda device: capability >= 90
+    host.has_boxes = host.starts_early = lambda device: capability >= 90
     host.multiprocessors = lambda device: 80
     try:
         for call in calls:

@@ -282,7 +282,10 @@ def test_the_number_of_splits():
         for tiles in 2, 7, 64, 4000:
             for wave in 40, 132, 216, 264:
                 splits = host.choose_splits(programs, tiles, wave)
-                full = [programs * n / (wave * math.ceil(programs * n / wave)) for n in range(1, host.MOST_SPLITS + 1)]
+                full = [
+                    programs * n / (wave * math.ceil(programs * n / wave))
+                    for n in range(1, host.MOST_SPLITS + 1)
+                ]
                 possible = [
                     n
                     for n in range(1, min(tiles, host.MOST_SPLITS) + 1)
@@ -425,7 +428,9 @@ def test_wrong_entries_and_lengths_on_a_gpu_are_no_wild_reads(monkeypatch, devic
     cache = torch.ones(3, 8, 1, 16, device=device)
     q = torch.ones(2, 1, 1, 16, device=device)
     monkeypatch.setattr(
-        host, "check_integers", lambda name, x, device: (torch.as_tensor(x, dtype=torch.int32, device=device), None)
+        host,
+        "check_integers",
+        lambda name, x, device: (torch.as_tensor(x, dtype=torch.int32, device=device), None),
     )
     table = [[2**30, -(2**30)], [-1, 3]]
     o, lse = paged_attention(q, cache, cache, table, [2**30, -5])
@@ -483,6 +488,20 @@ def test_no_call_waits_for_the_gpu(device):
     o.fill_(NAN)
     graph.replay()
     assert torch.equal(o, expected)
+
+
+@needs_gpu
+def test_a_merge_that_starts_early_waits_for_the_last_split(monkeypatch, device):
+    """The scratch memory holds what the call before left there: values of the other sign."""
+    q = torch.randn(1, 8, 1, 128, device=device, dtype=torch.float16)
+    k, v = torch.randn(2, 1, 1, 2**18, 128, device=device, dtype=torch.float16)
+    signs = [v, -v]
+    with monkeypatch.context() as patch:
+        patch.setattr(host, "starts_early", lambda device: False)
+        expected = [flash_decoding(q, k, x, splits=128)[0] for x in signs]
+    for _ in range(20):
+        for x, right in zip(signs, expected, strict=True):
+            assert torch.equal(flash_decoding(q, k, x, splits=128)[0], right)
 
 
 GOOD = {

@@ -594,7 +594,9 @@ def test_large_scores(dtype, problem, oracle, device):
         expected, expected_lse = oracle(to64(q), to64(k), to64(v), causal=True, scale=scale)
         yardstick, _ = plain(q.cpu(), k.cpu(), v.cpu(), causal=True, scale=scale)
         budget = np.abs(to64(yardstick) - expected).max()
-        assert np.abs(o - expected).max() <= 2 * budget + FLOOR[dtype] * np.abs(to64(v)).max()
+        # Two roundings: where the scores are this large, a kernel that folds the scale into the exponent leaves the largest
+        # weight near 1 and not at 1, and that weight is rounded to dtype before it multiplies v, as the output is after.
+        assert np.abs(o - expected).max() <= 2 * budget + 2 * FLOOR[dtype] * np.abs(to64(v)).max()
         assert np.abs(lse - expected_lse).max() <= 2e-6 * np.abs(expected_lse).max()
 
 

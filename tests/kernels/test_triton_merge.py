@@ -32,15 +32,20 @@ def random_result(rng, shape, dim, spread):
     return o, lse
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3, 8, 31, 33, 128, 129, 300])
-def test_any_number_of_parts(parts, device):
-    """All at once, or as many at a time as fit; parts that saw no key hold NaN."""
+@pytest.mark.parametrize(
+    "parts, dim", [*((n, 24) for n in (1, 2, 3, 8, 31, 33, 128, 129, 300)), (31, 72), (33, 72), (129, 160)]
+)
+def test_any_number_of_parts(parts, dim, device):
+    """All at once, or as many at a time as fit; more dimensions than one program takes; parts that saw no key hold NaN."""
     rng = np.random.default_rng(parts)
-    o, lse = random_result(rng, (parts, 2, 3, 2), 24, 30)
+    o, lse = random_result(rng, (parts, 2, 3, 2), dim, 30)
     lse[:, 1, 0, 1] = -np.inf  # a row that none of them saw
     o[:, 1, 0, 1] = NAN
     o, lse = tensors((o, lse), torch.float32, device)
-    got_o, got_lse = torch.full(o.shape[1:], NAN, device=device), torch.full(lse.shape[1:], NAN, device=device)
+    got_o, got_lse = (
+        torch.full(o.shape[1:], NAN, device=device),
+        torch.full(lse.shape[1:], NAN, device=device),
+    )
     module.launch(None, (o, lse), got_o, got_lse)
     states = [from_result(to64(a), to64(b)) for a, b in zip(o, lse, strict=True)]
     expected_o, expected_lse = finalize(functools.reduce(reference_merge, states))
