@@ -171,6 +171,8 @@ def table(entries, title):
                 lost.append((", " if lost else "") + name.removeprefix(prefix))
                 lost.append(_WORD[status], style="yellow")
         points = f"{e['earned']:g} / {e['available']:g}"
+        if e["recorded"] not in (None, e["earned"]):  # late, or extra credit
+            points += f", {e['recorded']:g} recorded"
         out.add_row(_text(e["student"]), points, f"{e['waiting']:g}", lost, _text("; ".join(e["flags"])))
     return out
 
@@ -267,7 +269,7 @@ def as_csv(entries):
     """The rows as CSV text, one line a student and one column a check."""
     names = _checks(entries)
     lines = [["student", "assignment", "earned", "available", "waiting", "recorded", *names, "flags"]]
-    for e in entries:
+    for e in _settled(entries):
         line = [_plain(e["student"]), e["assignment"]]
         if e["graded"]:
             line += [
@@ -286,7 +288,13 @@ def as_csv(entries):
 
 def as_json(entries):
     """The rows as JSON text."""
-    return json.dumps(entries, indent=1)
+    return json.dumps(_settled(entries), indent=1)
+
+
+def _settled(entries):
+    """The entries; `recorded` only where the score could go to a learning platform: what waits must not read as lost."""
+    final = exportable(entries)
+    return [e | {"recorded": final[e["assignment"]][1].get(e["student"])} for e in entries]
 
 
 def exportable(entries):

@@ -168,6 +168,19 @@ def test_csv_and_json_keep_what_is_unknown_empty(room):
     assert table["cyd"][2:5] == ["0.0", "0.0", "5.0"] and table["dan"][2:6] == ["", "", "", ""]
     assert table["eve"][6:8] == ["passed", "not_run"]
     assert {e["student"]: e.get("waiting") for e in json.loads(report.as_json(rows))}["eve"] == 2.0
+    # What is recorded of a row that waits would read as a low score.
+    assert {name: line[5] for name, line in table.items() if name != "student"} == {
+        "ada": "5.0", "bob": "2.0", "cyd": "", "dan": "", "eve": "",
+    }  # fmt: skip
+    assert {e["student"]: e["recorded"] for e in json.loads(report.as_json(rows))} == {
+        "ada": 5.0, "bob": 2.0, "cyd": None, "dan": None, "eve": None,
+    }  # fmt: skip
+
+
+def test_the_table_shows_a_recorded_score_that_is_not_what_was_earned():
+    text = shown(report.table([entry("ada", ["passed"], recorded=0.0), entry("bob", ["passed"])], "a"))
+    late, on_time = (next(line for line in text.splitlines() if name in line) for name in ("ada", "bob"))
+    assert "0 recorded" in late and "recorded" not in on_time
 
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n", " =", "\x00="])
