@@ -1,4 +1,4 @@
-"""The command line: `autograder doctor | new | sample | grade | report | feedback | seed | release | intake | similar`."""
+"""The command line: a class from the release of its exercises to the grades, one command a step."""
 
 import contextlib
 import datetime
@@ -236,7 +236,7 @@ def _progress(what, tally):
 
 @app.command(epilog="Exit codes: 0; 4 when a file of grades was refused because scores are waiting (`--partial` writes it all the same, "
                     "with no score where one waits).\n\n"
-                    "Example: `autograder report --class class/2026 --canvas grades.csv --audit audit.csv`")  # fmt: skip
+                    "Example: `autograder report --class class/2026 --canvas class/canvas.csv --audit class/audit.csv`")  # fmt: skip
 def report(
     folder: ClassOption,
     assignment: Annotated[str | None, typer.Option(help="Only this one.")] = None,
@@ -256,6 +256,9 @@ def report(
     for name in names:
         entries = reports.rows(classroom, name)
         everything += entries
+        if not entries:
+            out.print(f"{name}: nothing was handed in", highlight=False)
+            continue
         out.print(reports.table(entries, name))
         for more in (reports.failure_table(entries), reports.histogram(entries)):
             if more is not None:
@@ -284,7 +287,7 @@ def report(
 
 
 @app.command(epilog="Exit codes: 0; 4 when no speed has been measured yet.\n\n"
-                    "Example: `autograder leaderboard 03_flash_forward --class class/2026 --html leaderboard.html`")  # fmt: skip
+                    "Example: `autograder leaderboard 01_memory_hierarchy --class class/2026 --html class/leaderboard.html`")  # fmt: skip
 def leaderboard(
     assignment: Annotated[str, typer.Argument(help="Name of a released assignment.")],
     folder: ClassOption,
@@ -352,7 +355,7 @@ def seed(
 
 
 @app.command(epilog="Exit codes: 0; 1 when nothing was written, since the target is in use or an answer would be in it.\n\n"
-                    "Example: `autograder release --to exercises.zip`, `autograder release 03_flash_forward --to /tmp/edition`")  # fmt: skip
+                    "Example: `autograder release --to class/exercises.zip`, `autograder release 03_flash_forward --to /tmp/edition`")  # fmt: skip
 def release(
     to: Annotated[Path, typer.Option("--to", help="A new or empty folder, or a file that ends in .zip.")],
     assignments: Annotated[list[str] | None, typer.Argument(metavar="[ASSIGNMENT]...", help="Default: every exercise.")] = None,

@@ -15,6 +15,7 @@ Three users share `perform`:
 the notebook's own process nothing. Only when that process has used CUDA, which a fork can't inherit, does the call happen in it.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -27,7 +28,9 @@ from pathlib import Path
 import numpy as np
 
 _registry = {}
-_BEHIND = 1 << 16  # elements behind each output of a kernel; no tile of the course is larger
+_BEHIND = 1 << 16  # elements behind what a kernel writes to; no tile of the course is larger
+# What makes tensors, such as torch.empty, torch.empty_like and the method new_empty.
+_MAKERS = {form.format(what) for form in ("{}", "{}_like", "new_{}") for what in ("empty", "zeros", "ones", "full")}
 # What outputs are filled with, as an integer of as many bytes: a NaN with bits that no arithmetic gives, so that one which was stored
 # can be told from it. Converted to float32, each is the first of them.
 UNTOUCHED = {"float32": 0x7FD50000, "float16": 0x7EA8, "bfloat16": 0x7FD5}
@@ -157,7 +160,8 @@ def perform(target, call, keep_inputs=True, ready=lambda: None, done=lambda: Non
             originals = _copies(arguments) if keep_inputs else []
             ready()
             before = time.perf_counter()
-            result = target(*arguments)
+            with _fresh() if has_tensor(call) else contextlib.nullcontext():
+                result = target(*arguments)
             if has_tensor(call):
                 _synchronise()
             after = time.perf_counter()
@@ -174,6 +178,31 @@ def perform(target, call, keep_inputs=True, ready=lambda: None, done=lambda: Non
         text = "".join(traceback.format_exception(error, limit=-6))
         return Answer(problem=f"{type(error).__name__}: {_short(error)}{_line(error, target)}", detail=text[-4000:])
     return Answer(arrays, changed=changed, seconds=after - before, speed=speed)
+
+
+def _fresh():
+    """A context in which a new tensor is as a kernel's output is here: NaN until something is stored, and with memory behind it.
+
+    Else what is never stored may hold the right answer of an earlier call. And in Triton's interpreter a store without a mask writes
+    wherever its address points, to memory of somebody else, and the process, a student's notebook, would die of that later.
+    """
+    import torch
+
+    class Fresh(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            kwargs = kwargs or {}
+            made = func(*args, **kwargs)
+            name = getattr(func, "__name__", "")
+            if name not in _MAKERS or "out" in kwargs or made.layout != torch.strided:
+                return made
+            if "empty" in name and made.is_floating_point():
+                made.detach().fill_(float("nan"))
+            if made.device.type != "cpu" or not made.is_contiguous():
+                return made
+            whole = torch.empty(made.numel() + _BEHIND, dtype=made.dtype)
+            return whole[: made.numel()].view(made.shape).copy_(made).requires_grad_(made.requires_grad)
+
+    return Fresh()
 
 
 def _longer(shape, copies):
@@ -429,10 +458,16 @@ def _drive(folder):
     `FOLDER/kernels_N.py` holds the jitted functions that were taken from the submission; a request's name is
     `N:kernel`. torch and triton are imported once, CUDA is first touched in the forked child.
     """
+    import gc
     import importlib.util
 
     import torch  # noqa: F401 - imported before the fork, so that each child finds it there
     import triton  # noqa: F401
+
+    with contextlib.suppress(ImportError):
+        import triton.experimental.gluon  # noqa: F401 - a first launch imports it, where it exists
+    gc.collect()
+    gc.freeze()  # else a child's garbage collection looks at all of it, and so copies it
 
     def find(name):
         number, kernel = name.split(":")

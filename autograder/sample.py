@@ -594,7 +594,7 @@ ENTRIES = [
                    ONE: "def flash_one_query(q, k, v, tile):\n    return list(v[0])"}, ["name = input('Who are you?')"]),
           frozenset({"03.step", "03.one_query"} | NUMPY_TILES | TRITON),
           kinds=("asks for input", "endless exception text", "value that is no array", "wrong shape", "wrong dtype", "wrong device"),
-          says={"03.step": r"ValueError: x+\.\.\.", "03.memory": "NotImplementedError", "03.one_query": "but is list", "03.tiles": r"(?s)NoneType.*array of <U.*has shape",
+          says={"03.step": r"ValueError: x+\.\.\.", "03.memory": "NotImplementedError", "03.one_query": "but is list", "03.tiles": r"(?s)array of <U.*NoneType.*has shape",
                 "03.host": "meta"}),
     Entry("broken-warning", "a right answer that warns on stderr",
           _with(STEP, "import warnings\n_step = step\ndef step(state, tile):\n    warnings.warn('careful')\n"

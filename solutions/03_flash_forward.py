@@ -16,7 +16,7 @@
 # *How can attention be exact when no one ever holds all the scores?*
 #
 # You write the recurrence in NumPy, where you can look at every number, and then as one Triton kernel. At the end your own
-# function attends over 8192 keys with a few MiB where the plain formula needs 512, and you have measured it.
+# function attends over 8192 keys with a few MiB, where one array of all the scores needs 512, and you have measured it.
 #
 # | part | you write | checks | points |
 # |---|---|---|---|
@@ -115,7 +115,7 @@ stepper
 #        o   d          sum of exp(score - m) * value, not divided by l
 # tile   s   n          scores, already scaled; -inf where a key is masked
 #        v   n x d      values
-# return     (m, l, o)  the new state; the given one stays as it is
+# return     (m, l, o)  the new state; the given one stays as it is, its o as well
 # ```
 #
 # $$
@@ -159,7 +159,8 @@ check("03.step", step)
 #
 # A masked key has the score `-inf`, so its weight $e^{-\infty}$ is 0 and nothing else need be done. Except once: a tile
 # whose scores are *all* `-inf`, before any other was seen. Then `m` stays `-inf`, and the formula subtracts `-inf` from
-# `-inf`. Make your `step` give back the empty state `(-inf, 0, 0)` there, and run both checks again.
+# `-inf`. Make your `step` give back the empty state `(-inf, 0, 0)` there; then run the check above again, and the one below.
+# NumPy warns of an invalid value where it makes NaN: such a warning names the line to look at.
 #
 # A common mistake: to mask with a large finite number instead. It keeps NaN away, but a row whose keys are all masked then gets
 # the average of their values instead of nothing.
@@ -253,7 +254,7 @@ tiles
 # inside          m, l           tile_q         one for each row
 #                 s, p           tile_q x tile_k
 #                 o              tile_q x dv
-# return          (o, lse)       n_q x dv, and n_q: lse = m + log(l), natural logarithm
+# return          (o, lse)       n_q x dv, and n_q, both float64: lse = m + log(l), natural logarithm
 # ```
 #
 # A common mistake: a maximum over the whole tile where each row has its own, or a correction of shape `(tile_q,)` that
@@ -302,8 +303,9 @@ check("03.tiles", flash_attention)
 # ### What it holds while it runs
 #
 # The result is the same as the plain formula's. What differs is what exists at once. The next check calls your function at
-# N = 512, 2048 and 8192 and measures the most that it held. All scores at once would be 2, 32 and 512 MiB of float64; the
-# limit grows with N, not with N squared.
+# N = 512, 2048 and 8192 and measures the most that it held. All scores at once would be 2, 32 and 512 MiB of float64, and the
+# plain formula holds several arrays of that size; the limit grows with N, not with N squared. The check shows nothing until it
+# is done: seconds when your loops go over tiles, minutes when one of them goes over single queries or keys.
 #
 # A common mistake: to collect the tiles of scores or weights in a list and join them at the end.
 #
@@ -406,6 +408,9 @@ measure()
 # | by element | `tl.maximum`, `tl.exp`, `tl.log`, `tl.where(condition, a, b)` |
 # | a loop over tiles | `for start in range(0, kv_len, BLOCK_N):` |
 #
+# `other` matters: without it a GPU may give anything where the mask is false, NaN included. The interpreter gives 0, so no check
+# sees it there.
+#
 # `tl.dot` wants both sides of one type: `p.to(v.dtype)`. Without `input_precision="ieee"` a GPU rounds float32 to 10 bits
 # of mantissa in the product, and the check sees an error near 0.001.
 #
@@ -418,7 +423,8 @@ measure()
 # 4. **NaN.** A row that sees no key at all gives o = 0 and lse = -inf. And NaN that lies in memory behind this head must
 #    not come in: 0 * NaN is NaN.
 #
-# A common mistake in round 1: `o` in the type of q. The accumulator is float32, whatever the inputs are.
+# A common mistake in round 1: `o` in the type of q. The accumulator is float32, whatever the inputs are: float16 keeps 11 bits,
+# and beside a large sum what a small weight adds is rounded away.
 #
 # <details><summary>Whole tiles: a nudge</summary>
 # Put your part 3 beside it. Each line of its inner loop becomes one line here, with the same shapes.
@@ -430,7 +436,7 @@ measure()
 # columns &lt; kv_len is the mask of K and V, and the condition under which a score survives: elsewhere it becomes -inf. rows &lt; q_len is the mask of q and of both stores.
 # </details>
 # <details><summary>Causal: the idea</summary>
-# One more condition, joined to the first with &amp;: a row of columns compared with a column of rows. CAUSAL is known when the kernel is compiled, so a plain if will do. Leaving out the tiles that no row sees is a bonus for later.
+# One more condition, joined to the first with &amp;: a row of columns compared with a column of rows. CAUSAL is known when the kernel is compiled, so a plain if will do. Tiles that no row sees may be visited here; chapter 4 leaves them out.
 # </details>
 # <details><summary>NaN: the idea</summary>
 # The guard of part 1, by element: tl.where gives a shift that is never -inf. And after the loop, l is 0 in a row that saw nothing: divide by something else there.
@@ -495,37 +501,60 @@ def flash_forward_kernel(
 # %% [markdown]
 # **When it does not work**, go up this ladder; each rung is smaller than the check.
 #
-# 1. One head, 16 queries, 16 keys, all blocks 16: the loop runs once, so the correction plays no part. Wrong here? Look at
-#    the addresses, the scale and the division.
-# 2. 32 keys: the loop runs twice. Wrong only now? Look at the correction.
-# 3. Two heads. Only head 1 wrong? Look at the pointers.
-# 4. 17 keys: one key in the last tile. Wrong only now? A score of 0 in place of -inf.
-# 5. In the interpreter a kernel is Python: `print(s)` in the loop shows the tile. On a GPU use `tl.device_print`.
-# 6. All of o is NaN? Either nothing was stored, or the first NaN is in `p`, `alpha` or `v`: print those three.
-# 7. Right in the interpreter, and on a GPU wrong by far more than float32 rounds: `input_precision`.
-# 8. In the causal mask, put each comparison in parentheses: `&` binds tighter than `<=`.
+# 1. `try_kernel()`: one head, 16 queries, 32 keys, one tile of each. The loop runs once, so the correction plays no part. Wrong
+#    here? Look at the addresses, the transpose, the scale and the division.
+# 2. `try_kernel(kv_len=64)`: the loop runs twice. Wrong only now? Look at the correction.
+# 3. `try_kernel(heads=2)`. Only head 1 wrong? Look at the pointers.
+# 4. `try_kernel(kv_len=33)`: one key in the last tile, and NaN in memory behind it. NaN only now? A load of K or V has no mask.
+#    Wrong only now, and not NaN? A score of 0 in place of -inf.
+# 5. `try_kernel(q_len=17)`: one query in the last tile. A sentence on what lies behind o or lse? A store has no mask.
+# 6. In the interpreter a kernel is Python: `print(s)` in the loop shows the tile. On a GPU use `tl.device_print`. An error about
+#    `to_tensor` comes of a NumPy function that is given a tile: in a kernel it is `tl.exp`, not `np.exp`.
+# 7. All of o is NaN? Either nothing was stored, or the first NaN is in `p`, `alpha` or `v`: print those three.
+# 8. Right in the interpreter, and on a GPU wrong by far more than float32 rounds: `input_precision`. NaN on a GPU alone: a load
+#    with a mask and without `other`.
+# 9. In the causal mask, put each comparison in parentheses: `&` binds tighter than `<=`.
+
 
 # %%
-def try_kernel(heads=1, q_len=16, kv_len=16, head_dim=16, block=16, causal=False):
+def try_kernel(heads=1, q_len=16, kv_len=32, head_dim=64, blocks=(16, 32), causal=False):
     """Launch your kernel on small random inputs, and print what it gives beside the plain formula."""
     torch.manual_seed(0)
     device = "cuda" if ON_GPU else "cpu"
-    q, k, v = (torch.randn(heads, n, head_dim, device=device) for n in (q_len, kv_len, kv_len))
-    o, lse = torch.full_like(q, float("nan")), torch.full((heads, q_len), float("nan"), device=device)
-    scale = head_dim**-0.5
-    flash_forward_kernel[(triton.cdiv(q_len, block), heads)](
-        q, k, v, o, lse, q_len, kv_len, scale, HEAD_DIM=head_dim, BLOCK_M=block, BLOCK_N=block, CAUSAL=causal
+    # Room behind every array, so that a kernel that goes too far reads and writes there and harms nothing else.
+    memory = torch.full((5, heads * max(q_len, kv_len) * head_dim + 2**20), float("nan"), device=device)
+    q, k, v, o = (
+        row[: heads * n * head_dim].view(heads, n, head_dim)
+        for row, n in zip(memory[:4], (q_len, kv_len, kv_len, q_len), strict=True)
     )
-    s = scale * (q @ k.transpose(1, 2)).double()
+    lse = memory[4, : heads * q_len].view(heads, q_len)
+    behind = {"o": memory[3, o.numel() :], "lse": memory[4, lse.numel() :]}
+    for x in (q, k, v):
+        x.normal_()
+    for rest in behind.values():
+        rest.fill_(-1.0)
+    scale = head_dim**-0.5
+    sizes = {"HEAD_DIM": head_dim, "BLOCK_M": blocks[0], "BLOCK_N": blocks[1], "CAUSAL": causal}
+    flash_forward_kernel[(triton.cdiv(q_len, blocks[0]), heads)](
+        q, k, v, o, lse, q_len, kv_len, scale, **sizes
+    )
+    for name, rest in behind.items():
+        if (rest != -1.0).any():
+            print(f"The kernel wrote past the end of {name}: look at the mask of its store.")
+    s = scale * (q @ k.mT).double()
     if causal:
         i, j = torch.arange(q_len, device=device)[:, None], torch.arange(kv_len, device=device)
         s = s.masked_fill(j > i + kv_len - q_len, float("-inf"))
-    print("largest error of o:  ", (o - s.softmax(-1) @ v.double()).abs().max().item())
-    print("largest error of lse:", (lse - s.logsumexp(-1)).abs().max().item())
-    print("first row of o:", o[0, 0].tolist(), "lse of head 0:", lse[0].tolist(), sep="\n")
+    want = s.softmax(-1).nan_to_num() @ v.double()
+    right_lse = torch.isclose(lse.double(), s.logsumexp(-1), rtol=0, atol=1e-4)
+    for head in range(heads):
+        error = (o[head] - want[head]).abs().max().item()
+        wrong = torch.nonzero(~right_lse[head]).flatten().tolist()
+        print(f"head {head}: largest error of o {error:.2g}, rows with a wrong lse: {wrong}")
+    print("o[0, 0] begins", o[0, 0, :4].tolist(), "and should begin", want[0, 0, :4].tolist())
 
 
-# try_kernel()              # rung 1; then try_kernel(kv_len=32), try_kernel(heads=2), try_kernel(kv_len=17)
+# try_kernel()              # rung 1
 
 # %% [markdown]
 # ### Round 1: whole tiles
@@ -563,8 +592,9 @@ check("03.kernel.nan", flash_forward_kernel)
 # return   (o, lse)     o like q; lse batch x heads x q_len, float32, on q's device
 # ```
 #
-# A launch is `flash_forward_kernel[grid](...)`, with the compile-time parameters as keywords: `HEAD_DIM=...`. Blocks of 64
-# and 64 do on any GPU for the head sizes here.
+# A launch is `flash_forward_kernel[grid](...)`, with the compile-time parameters as keywords: `HEAD_DIM=...`. `scale` is
+# 1 / sqrt(head_dim), as in part 4's table. Blocks of 64 and 64 do on any GPU for the head sizes here. Lengths need not be multiples
+# of them: the check has a q_len that is none, so let `03.kernel.tails` pass first.
 #
 # A common mistake: a grid with `heads` programs on its second axis. The kernel knows one axis of heads, so there are
 # `batch * heads` of them.

@@ -39,12 +39,20 @@ def style(own: str) -> str:
 
 
 class Setting(traitlets.Any):
-    """A trait that its widget checks: every value, None included, reaches the widget's validate function.
+    """A trait of a widget, in step with its front end: `check(name, value, *accepted)` returns what is kept, or raises.
 
-    Of type Any, since a bad assignment should raise the ValueError of the checks, not a TraitError.
+    Of type Any, since a bad assignment should raise the `ValueError` of the check, not a `TraitError`.
     """
 
-    allow_none = False
+    allow_none = False  # None is checked as well
+
+    def __init__(self, default, check, *accepted):
+        super().__init__(default)
+        self.check, self.accepted = check, accepted
+        self.tag(sync=True)
+
+    def validate(self, _widget, value):
+        return self.check(self.name, value, *self.accepted)
 
 
 def checked_int(name: str, value, low: int, high: int) -> int:

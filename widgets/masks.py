@@ -150,6 +150,11 @@ def _exp(x: float) -> float:
     return math.nan if math.isnan(x) else math.exp(x)
 
 
+def checked_window(name: str, value) -> int | None:
+    """How many keys a query sees at most, or None. Raises `ValueError` for anything else."""
+    return None if value is None else checked_int(name, value, 1, SLOTS)
+
+
 class Masks(Widget):
     """A batch of three sequences as a map of tiles, and the state of one query, tile by tile.
 
@@ -168,18 +173,18 @@ class Masks(Widget):
     _esm = HERE / "masks.js"
     _css = style("masks.css")
 
-    batch = Setting("ragged").tag(sync=True)
-    causal = Setting(True).tag(sync=True)
-    window = traitlets.Any(6).tag(sync=True)
-    tile = Setting(3).tag(sync=True)
-    skip = Setting(True).tag(sync=True)
-    guard = Setting(False).tag(sync=True)
-    hidden = Setting("-inf").tag(sync=True)
-    nan = Setting(False).tag(sync=True)
-    split = Setting(False).tag(sync=True)
-    sequence = Setting(0).tag(sync=True)
-    query = Setting(8).tag(sync=True)
-    position = Setting(1).tag(sync=True)
+    batch = Setting("ragged", checked_choice, BATCHES)
+    causal = Setting(True, checked_bool)
+    window = Setting(6, checked_window)
+    tile = Setting(3, checked_choice, TILES)
+    skip = Setting(True, checked_bool)
+    guard = Setting(False, checked_bool)
+    hidden = Setting("-inf", checked_choice, HIDDEN)
+    nan = Setting(False, checked_bool)
+    split = Setting(False, checked_bool)
+    sequence = Setting(0, checked_int, 0, 2)
+    query = Setting(8, checked_int, 0, SLOTS - 1)
+    position = Setting(1, checked_int, 0, SLOTS)
     options = traitlets.Dict().tag(**NUMBERS)  # what there is to choose from, for the front end
 
     def __init__(
@@ -213,38 +218,6 @@ class Masks(Widget):
         """`trace` of the query that is followed (the sequence's last one, if it has fewer)."""
         queries = BATCHES[self.batch][1][self.sequence][0]
         return trace(**self.settings, sequence=self.sequence, query=min(self.query, queries - 1))
-
-    @traitlets.validate("batch")
-    def _check_batch(self, proposal):
-        return checked_choice("batch", proposal.value, BATCHES)
-
-    @traitlets.validate("window")
-    def _check_window(self, proposal):
-        return None if proposal.value is None else checked_int("window", proposal.value, 1, SLOTS)
-
-    @traitlets.validate("tile")
-    def _check_tile(self, proposal):
-        return checked_choice("tile", proposal.value, TILES)
-
-    @traitlets.validate("hidden")
-    def _check_hidden(self, proposal):
-        return checked_choice("hidden", proposal.value, HIDDEN)
-
-    @traitlets.validate("causal", "skip", "guard", "nan", "split")
-    def _check_switch(self, proposal):
-        return checked_bool(proposal.trait.name, proposal.value)
-
-    @traitlets.validate("sequence")
-    def _check_sequence(self, proposal):
-        return checked_int("sequence", proposal.value, 0, 2)
-
-    @traitlets.validate("query")
-    def _check_query(self, proposal):
-        return checked_int("query", proposal.value, 0, SLOTS - 1)
-
-    @traitlets.validate("position")
-    def _check_position(self, proposal):
-        return checked_int("position", proposal.value, 0, SLOTS)
 
     def fallback(self) -> str:
         """The map in words and both traces of the query that is followed, as HTML."""

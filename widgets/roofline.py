@@ -140,13 +140,13 @@ class Roofline(Widget):
     _esm = HERE / "roofline.js"
     _css = style("roofline.css")
 
-    n = Setting(8192).tag(sync=True)
-    heads = Setting(32).tag(sync=True)
-    head_dim = Setting(128).tag(sync=True)
-    dtype = Setting("fp16").tag(sync=True)
-    card = Setting("H100").tag(sync=True)
-    l2 = Setting(True).tag(sync=True)
-    position = Setting(2).tag(sync=True)
+    n = Setting(8192, checked_int, *LENGTHS)
+    heads = Setting(32, checked_int, *HEADS)
+    head_dim = Setting(128, checked_choice, HEAD_DIMS)
+    dtype = Setting("fp16", checked_choice, DTYPES)
+    card = Setting("H100", checked_choice, CARDS)
+    l2 = Setting(True, checked_bool)
+    position = Setting(2, checked_int, 0, MOVES)
     options = traitlets.Dict().tag(sync=True)  # what there is to choose from, for the front end
 
     def __init__(self, n=8192, heads=32, head_dim=128, dtype="fp16", card="H100", l2=True, *, position=2):
@@ -177,34 +177,6 @@ class Roofline(Widget):
     def costs(self) -> dict:
         """`costs` of the present choice."""
         return costs(self.n, self.heads, self.head_dim, self.dtype, self.card, self.l2)
-
-    @traitlets.validate("n")
-    def _check_n(self, proposal):
-        return checked_int("n", proposal.value, *LENGTHS)
-
-    @traitlets.validate("heads")
-    def _check_heads(self, proposal):
-        return checked_int("heads", proposal.value, *HEADS)
-
-    @traitlets.validate("head_dim")
-    def _check_head_dim(self, proposal):
-        return checked_choice("head_dim", proposal.value, HEAD_DIMS)
-
-    @traitlets.validate("dtype")
-    def _check_dtype(self, proposal):
-        return checked_choice("dtype", proposal.value, DTYPES)
-
-    @traitlets.validate("card")
-    def _check_card(self, proposal):
-        return checked_choice("card", proposal.value, CARDS)
-
-    @traitlets.validate("l2")
-    def _check_l2(self, proposal):
-        return checked_bool("l2", proposal.value)
-
-    @traitlets.validate("position")
-    def _check_position(self, proposal):
-        return checked_int("position", proposal.value, 0, MOVES)
 
     def fallback(self) -> str:
         """The two forms side by side for several lengths, as HTML: what the simulator shows, without the picture."""

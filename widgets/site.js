@@ -1,5 +1,6 @@
 // The script of every page: a classic script with no dependency, so that it also runs from file://. It hydrates the
-// page's widgets, and lets the keyboard scroll a formula that is too wide for the screen.
+// page's widgets, lets the keyboard scroll a formula that is too wide for the screen, and marks the boxes that hold more
+// than is seen.
 //
 // myst-nb embeds the state of every widget model in the page, and a small JSON script where each one is shown. This
 // script reads both, imports the model's ES module from a Blob URL, and calls its `initialize` and `render` with a
@@ -128,10 +129,24 @@
     }
   }
 
+  // Phones show no scroll bars, so a box that goes on to the right says so: the style sheet lets it fade out there.
+  const SCROLLING = ".bd-article :is(pre, div.math, .pst-scrollable-table-container, .text_html)";
+
+  function markBoxes() {
+    const mark = (box) => box.toggleAttribute("data-more", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
+    // Called at once for each, and when a screen turns, a fold or a tab opens, or a formula is set.
+    const sizes = new ResizeObserver((changes) => changes.forEach(({ target }) => mark(target)));
+    for (const box of document.querySelectorAll(SCROLLING)) {
+      sizes.observe(box);
+      box.addEventListener("scroll", () => mark(box));
+    }
+  }
+
   async function main() {
     // MathJax's script is deferred, too; it may come after this one.
     addEventListener("load", () => window.MathJax?.startup?.promise?.then(reachFormulas));
     addEventListener("resize", reachFormulas);
+    markBoxes();
     const states = {};
     for (const script of document.querySelectorAll(STATE)) {
       Object.assign(states, JSON.parse(script.textContent).state);

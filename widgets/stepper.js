@@ -324,7 +324,7 @@ function render({ model, el }) {
   }, keys.map((key) => key.cell));
   const states = h("p", { class: "ft-states" },
     h("span", {}, h("i", { class: "ft-swatch", "data-state": "absent" }), "not loaded"),
-    h("span", {}, h("i", { class: "ft-swatch", "data-state": "current" }), "in SRAM now"),
+    h("span", {}, h("i", { class: "ft-swatch", "data-state": "current" }), "on chip now"),
     h("span", {}, h("i", { class: "ft-swatch", "data-state": "discarded" }), "used and discarded"),
     h("span", { class: "ft-hint" }, "Type a score or drag its bar; leave it empty to mask the key."));
 
@@ -521,7 +521,7 @@ function render({ model, el }) {
       }
       const text = scoreText(score);
       if (document.activeElement !== key.input || parseScore(key.input.value) !== score) key.input.value = text.replace("−", "-").replace("∞", "inf");
-      key.input.setAttribute("aria-label", `score of key ${j + 1}, tile ${index + 1}, ${{ absent: "not loaded", current: "in SRAM now", discarded: "used and discarded" }[state]}${masked ? ", masked" : ""}`);
+      key.input.setAttribute("aria-label", `score of key ${j + 1}, tile ${index + 1}, ${{ absent: "not loaded", current: "on chip now", discarded: "used and discarded" }[state]}${masked ? ", masked" : ""}`);
     });
 
     // One scale for all steps, so that a bar that moves has moved; without the guard, the same one.

@@ -52,29 +52,29 @@ CUSTOM = "custom"
 VALUES = [[round(math.cos(0.9 * j * (c + 1) + c), 2) for c in range(WIDTH)] for j in range(KEYS)]
 
 
-def checked_scores(scores) -> list[float]:
+def checked_scores(name: str, scores) -> list[float]:
     """16 scores as floats, -inf for a masked key. Raises `ValueError` for anything else."""
     try:
         array = np.asarray(scores, dtype=float)
     except (TypeError, ValueError):
-        raise ValueError(f"scores must be {KEYS} numbers; got {scores!r}") from None
+        raise ValueError(f"{name} must be {KEYS} numbers; got {scores!r}") from None
     if array.shape != (KEYS,):
-        raise ValueError(f"scores must be {KEYS} numbers; got shape {array.shape}")
+        raise ValueError(f"{name} must be {KEYS} numbers; got shape {array.shape}")
     if np.isnan(array).any() or np.isposinf(array).any():
-        raise ValueError(f"scores must be finite, or -inf where a key is masked; got {array.tolist()}")
+        raise ValueError(f"{name} must be finite, or -inf where a key is masked; got {array.tolist()}")
     return array.tolist()
 
 
-def checked_values(values) -> list[list[float]]:
+def checked_values(name: str, values) -> list[list[float]]:
     """A value of 4 numbers for each of the 16 keys. Raises `ValueError` for anything else."""
     try:
         array = np.asarray(values, dtype=float)
     except (TypeError, ValueError):
-        raise ValueError(f"values must be {KEYS} rows of {WIDTH} numbers; got {values!r}") from None
+        raise ValueError(f"{name} must be {KEYS} rows of {WIDTH} numbers; got {values!r}") from None
     if array.shape != (KEYS, WIDTH):
-        raise ValueError(f"values must have shape ({KEYS}, {WIDTH}); got shape {array.shape}")
+        raise ValueError(f"{name} must have shape ({KEYS}, {WIDTH}); got shape {array.shape}")
     if not np.isfinite(array).all():
-        raise ValueError("values must be finite; got NaN or an infinity")
+        raise ValueError(f"{name} must be finite; got NaN or an infinity")
     return array.tolist()
 
 
@@ -98,12 +98,12 @@ class Stepper(Widget):
     _esm = HERE / "stepper.js"
     _css = style("stepper.css")
 
-    preset = Setting("random").tag(sync=True)
-    tile = Setting(4).tag(sync=True)
-    guard = Setting(True).tag(sync=True)
-    position = Setting(2).tag(sync=True)
-    scores = traitlets.Any().tag(**NUMBERS)
-    values = traitlets.Any().tag(**NUMBERS)
+    preset = Setting("random", checked_choice, [*PRESETS, CUSTOM])
+    tile = Setting(4, checked_int, 1, KEYS)
+    guard = Setting(True, checked_bool)
+    position = Setting(2, checked_int, 0, KEYS)
+    scores = Setting(_RANDOM, checked_scores).tag(**NUMBERS)
+    values = Setting(VALUES, checked_values).tag(**NUMBERS)
     trace = traitlets.List().tag(**NUMBERS)
     presets = traitlets.Dict().tag(**NUMBERS)
 
@@ -111,10 +111,10 @@ class Stepper(Widget):
         if preset is not None and scores is not None:
             raise ValueError(f"give preset or scores, not both; got preset={preset!r} and scores={scores!r}")
         if scores is not None:
-            preset, scores = CUSTOM, checked_scores(scores)
+            preset = CUSTOM
         else:
             preset = checked_choice("preset", "random" if preset is None else preset, PRESETS)
-            scores = list(PRESETS[preset][1])
+            scores = PRESETS[preset][1]
         super().__init__(
             preset=preset,
             tile=tile,
@@ -124,30 +124,6 @@ class Stepper(Widget):
             values=VALUES if values is None else values,
             presets={name: {"label": label, "scores": own} for name, (label, own) in PRESETS.items()},
         )
-
-    @traitlets.validate("preset")
-    def _check_preset(self, proposal):
-        return checked_choice("preset", proposal.value, [*PRESETS, CUSTOM])
-
-    @traitlets.validate("tile")
-    def _check_tile(self, proposal):
-        return checked_int("tile", proposal.value, 1, KEYS)
-
-    @traitlets.validate("position")
-    def _check_position(self, proposal):
-        return checked_int("position", proposal.value, 0, KEYS)
-
-    @traitlets.validate("guard")
-    def _check_guard(self, proposal):
-        return checked_bool("guard", proposal.value)
-
-    @traitlets.validate("scores")
-    def _check_scores(self, proposal):
-        return checked_scores(proposal.value)
-
-    @traitlets.validate("values")
-    def _check_values(self, proposal):
-        return checked_values(proposal.value)
 
     @traitlets.observe("preset")
     def _load_preset(self, change):

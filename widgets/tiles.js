@@ -144,7 +144,7 @@ export function rows(own, card) {
     ["", "moved in all", ...both((form) => size(form.total))],
     ["", "FLOP per byte", ...both((form) => three(form.intensity))],
     ["", `shared, of ${room} KiB`, ...both((form) => (form.fits ? kib(form.shared) : `⚠ too much: ${kib(form.shared)}`))],
-    ["", "held by a multiprocessor", ...both((form) => (form.blocks ? whole(form.blocks) : "⚠ none"))],
+    ["", "blocks a multiprocessor", ...both((form) => (form.blocks ? whole(form.blocks) : "⚠ none"))],
     ["", "thread blocks a head", ...both((form) => whole(form.programs))],
   ];
 }

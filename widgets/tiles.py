@@ -145,14 +145,14 @@ class Tiles(Widget):
     _esm = HERE / "tiles.js"
     _css = style("tiles.css")
 
-    n = Setting(1024).tag(sync=True)
-    head_dim = Setting(128).tag(sync=True)
-    dtype = Setting("fp16").tag(sync=True)
-    tile_q = Setting(128).tag(sync=True)
-    tile_k = Setting(128).tag(sync=True)
-    stages = Setting(2).tag(sync=True)
-    card = Setting("H100").tag(sync=True)
-    position = Setting(20).tag(sync=True)
+    n = Setting(1024, checked_choice, LENGTHS)
+    head_dim = Setting(128, checked_choice, HEAD_DIMS)
+    dtype = Setting("fp16", checked_choice, DTYPES)
+    tile_q = Setting(128, checked_choice, TILES)
+    tile_k = Setting(128, checked_choice, TILES)
+    stages = Setting(2, checked_choice, STAGES)
+    card = Setting("H100", checked_choice, CARDS)
+    position = Setting(20, checked_int, 0, MOST_VISITS)
     options = traitlets.Dict().tag(sync=True)  # what there is to choose from, for the front end
 
     def __init__(
@@ -194,38 +194,6 @@ class Tiles(Widget):
         return count(
             self.n, self.head_dim, self.dtype, self.tile_q, self.tile_k, self.stages, self.card, self.position
         )
-
-    @traitlets.validate("n")
-    def _check_n(self, proposal):
-        return checked_choice("n", proposal.value, LENGTHS)
-
-    @traitlets.validate("head_dim")
-    def _check_head_dim(self, proposal):
-        return checked_choice("head_dim", proposal.value, HEAD_DIMS)
-
-    @traitlets.validate("dtype")
-    def _check_dtype(self, proposal):
-        return checked_choice("dtype", proposal.value, DTYPES)
-
-    @traitlets.validate("tile_q")
-    def _check_tile_q(self, proposal):
-        return checked_choice("tile_q", proposal.value, TILES)
-
-    @traitlets.validate("tile_k")
-    def _check_tile_k(self, proposal):
-        return checked_choice("tile_k", proposal.value, TILES)
-
-    @traitlets.validate("stages")
-    def _check_stages(self, proposal):
-        return checked_choice("stages", proposal.value, STAGES)
-
-    @traitlets.validate("card")
-    def _check_card(self, proposal):
-        return checked_choice("card", proposal.value, CARDS)
-
-    @traitlets.validate("position")
-    def _check_position(self, proposal):
-        return checked_int("position", proposal.value, 0, MOST_VISITS)
 
     def fallback(self) -> str:
         """Both orders for several pairs of tiles, as HTML: what the simulator shows at the end of each walk."""

@@ -42,6 +42,7 @@ class Case:
         limit_bytes: for a memory case, the most that the call may allocate.
         size: for a memory case, the N that the slope is taken over.
         may_write: the call may write to its inputs (another check of the exercise says that it must not).
+        names: what the text calls an input: {"argument 1, part 3": "the o of state"}.
         least_share: for a timed launch, the least share of the rate of a copy that passes. Never seconds: a share is the same
             on a slow card and on one that somebody else uses.
     """
@@ -54,6 +55,7 @@ class Case:
     limit_bytes: int | None = None
     size: int | None = None
     may_write: bool = False
+    names: dict = field(default_factory=dict)
     least_share: float | None = None
 
 
@@ -175,9 +177,9 @@ def judge_case(case, answer, hints):
     got = dict(zip(names, answer.arrays, strict=True))
     for name in names:
         if got[name].shape != case.expected[name].shape:
-            result.message = (
-                f"{name} has shape {got[name].shape}, expected {case.expected[name].shape}"
-            )
+            result.message = f"{name} has shape {got[name].shape}, expected {case.expected[name].shape}"
+            if sorted(x.shape for x in got.values()) == sorted(x.shape for x in case.expected.values()):
+                result.message += f"; the order is ({', '.join(names)})"
             return result
         if got[name].dtype.kind != "f" and case.expected[name].dtype.kind == "f" and got[name].dtype.kind != "i":
             result.message = f"{name} has dtype {got[name].dtype}, expected a float"
@@ -202,9 +204,8 @@ def judge_case(case, answer, hints):
         _, result.output, result.error, result.tolerance = worst
         if answer.changed and not case.may_write:
             result.passed = False
-            result.message = (
-                f"the result is right, but {', '.join(answer.changed)} was written to; work on a copy"
-            )
+            changed = ", ".join(case.names.get(name, name) for name in answer.changed)
+            result.message = f"the result is right, but {changed} was written to; work on a copy"
         return result
     bad = got[result.output]
     missing = _untouched(bad) if isinstance(case.call, Launch) else np.zeros(bad.shape, bool)

@@ -15,6 +15,10 @@ import numpy as np
 from autograder.checks.core import FLOOR, Case, Check, budget
 from autograder.contestant import Launch, Tensor
 
+_UNIFORM = (
+    "Rows that may see no key came out as the mean of V: their scores were masked with a large finite number. The "
+    "mask is -inf, and such a row gives 0."
+)
 HINTS = {
     "correction": (
         "Each tile was added as if its own maximum were still the final one. When the maximum moves, what was gathered "
@@ -23,12 +27,16 @@ HINTS = {
     "correction_o": "The sum l follows the moving maximum, but o does not. Look at what is applied to l and not to o.",
     "correction_l": "The output o follows the moving maximum, but l does not. Look at what is applied to o and not to l.",
     "upside_down": (
-        "The correction grows where it should shrink. It carries a value from the old maximum to the new, larger one: "
-        "can it ever be above 1?"
+        "The correction is upside down. It carries what was gathered from the old maximum to the new, larger one, exp(old - new): "
+        "never above 1, and 0 for the first tile. Turned over it is infinite there, since m is still -inf, and 0 * inf is NaN."
     ),
     "no_max": (
         "The exponentials are not taken relative to the running maximum, the largest of all scores so far. Without it one "
         "score of 1000 overflows."
+    ),
+    "m_zero": (
+        "Every weight came out as 0: the largest of these scores lies far below 0, and they were taken relative to something "
+        "larger. What is m before any key has been seen? With 0, every score below it is measured from 0."
     ),
     "tile_max": "m is the largest score of this tile alone. It should be the largest of all the scores so far.",
     "m_stays": "Only the last tile counts. Where is the new maximum kept for the next tile? m is still what it was before the loop.",
@@ -36,10 +44,17 @@ HINTS = {
         "Rows whose scores lie far below those of other rows vanished: all rows of a tile share one maximum. Each row needs its "
         "own."
     ),
+    "sum_all": "All rows of a tile share one sum: the weights were added up over the whole tile. Each row needs its own l.",
+    "state_kept": (
+        "Only the first tile of queries is right: the others start with the state that it ended with. Where are m, l and o made, before "
+        "the outer loop or in it?"
+    ),
     "normalised": "o was divided by l inside the loop. o stays unnormalised; one division after the last tile is enough.",
     "unnormalised": "The weighted sum is right, but nothing divided it by l.",
     "scale": "The scores were used without the factor 1/sqrt(head_dim).",
     "scale_d": "The scores were divided by head_dim; the factor is 1/sqrt(head_dim).",
+    "scale_is_d": "The kernel got head_dim as its scale. It multiplies by what it gets: that is 1/sqrt(head_dim).",
+    "scale_root": "The kernel got sqrt(head_dim) as its scale. It multiplies by what it gets: that is 1/sqrt(head_dim).",
     "dropped": "The keys of the last, shorter tile are missing from the result. Look at where the loop over tiles stops.",
     "padded": (
         "The last tile is short, and the places behind its end were counted as keys with score 0. They need a weight of "
@@ -51,6 +66,8 @@ HINTS = {
     ),
     "lse_l": "lse is the log of l alone. l was taken relative to m, so m belongs in it.",
     "lse_m": "lse holds the maximum alone: the log of l is missing.",
+    "lse_no_log": "lse is m + l; the sum of exponentials goes in as its logarithm, m + log(l).",
+    "lse_is_l": "lse holds l itself, the sum relative to m. It should be m + log(l).",
     "lse_base2": "lse is in base 2. At the border of the function it is a natural logarithm.",
     "not_causal": "Every query saw every key, as if causal were off.",
     "causal_strict": "Every query misses its own last key: the diagonal itself is visible.",
@@ -58,6 +75,13 @@ HINTS = {
     "top_left": (
         "The diagonal starts at the first key. It has to end at the last one: with q_len and kv_len different, the last "
         "query sees every key."
+    ),
+    "diagonal_sign": (
+        "The diagonal moved the wrong way. Query i sees key j when j <= i + kv_len - q_len: with more keys than queries it sees "
+        "more than i of them."
+    ),
+    "parentheses": (
+        "`a & b <= c` is read as `(a & b) <= c`, since & binds tighter than <=. Put each comparison of the mask in parentheses."
     ),
     "no_guard": (
         "A tile of nothing but -inf gave NaN: with m still -inf, m - m is not 0. What is subtracted in the exponentials has to "
@@ -67,15 +91,38 @@ HINTS = {
         "Rows that may see no key came out as NaN. Their m is still -inf: find the subtraction of two infinities and "
         "the division of 0 by 0."
     ),
-    "uniform": (
-        "Rows that may see no key came out as the mean of V: their scores were masked with a large finite number. The "
-        "mask is -inf, and such a row gives 0."
+    "shift_kept": (
+        "What has seen no key has an m of 0 here: that is the shift, which is only there to be subtracted. The state keeps the maximum, "
+        "-inf."
     ),
+    "finite_mask": (
+        "No score of this tile is finite, and yet m is: was -inf replaced by a large finite number, such as -1e30? Relative to itself "
+        "it has the weight 1. m stays -inf; only what is subtracted has to be finite."
+    ),
+    "uniform": _UNIFORM,
+    "uniform_tile": _UNIFORM,
     "poisoned": (
         "NaN that lies in memory behind the end of this head's V reached the output, although its weight is 0: "
         "0 times NaN is NaN. Look at the load of V in the last tile."
     ),
+    "o_narrow": (
+        "Most of the keys are lost. Each adds less to o than float16 can hold beside what is there already, so o has to be gathered "
+        "in float32, and to become float16 in the store alone."
+    ),
     "first_batch": "Only the first element of the batch is right. Look at the grid: how many programs has it for heads?",
+    "grid_axes": (
+        "Only the first two heads are right. Look at the grid: it has two axes, first the tiles of queries, then all heads of the "
+        "whole batch."
+    ),
+    "grid_floor": (
+        "The rows behind the last whole block are wrong, as if no program had them. How many programs does the grid have when q_len is "
+        "no multiple of the block?"
+    ),
+    "kv_from_q": "Only as many keys as there are queries were read: kv_len is a length of k, not of q.",
+    "lse_narrow": (
+        "lse was rounded to float16, which holds nothing above 65504. It is float32 whatever the type of q is: what type has the "
+        "tensor that you made for it?"
+    ),
     "memory": (
         "Something as large as all scores at once was alive at the peak. Look for an array with as many rows as there "
         "are queries and as many columns as there are keys."
@@ -126,7 +173,6 @@ def _mistakes(s, v, tile, scale, dtype=np.float64):
         "correction": own @ v / own_total,
         "correction_o": own @ v / total,
         "correction_l": w @ v / own_total,
-        "upside_down": _ratio(np.exp(s + highest - 2 * running), v),
         "scale": _plain(s / scale, v)[0],
         "scale_d": _plain(s * scale, v)[0],
         "no_max": _ratio(bare, v),
@@ -142,14 +188,43 @@ def _mistakes(s, v, tile, scale, dtype=np.float64):
         if n > tile:
             found["dropped"] = _plain(s[..., : n - short], v[..., : n - short, :])[0]
     # Overflow gives NaN whatever the mistake, so only the mistake that is overflow may be recognised by it.
-    return {name: {"o": o} for name, o in found.items() if name == "no_max" or np.isfinite(o).all()}
+    found = {name: {"o": o} for name, o in found.items() if name == "no_max" or np.isfinite(o).all()}
+    from_zero = {"m_zero": _relative(np.maximum(highest, 0.0), s, v, dtype)}
+    # m starts as -inf, so that the first correction is infinite when it is upside down, and l and o are 0 * inf. It comes last, since
+    # it gives NaN everywhere in every case, and the others in some.
+    nothing = {"o": np.full((*s.shape[:-1], v.shape[-1]), np.nan), "lse": np.full(s.shape[:-1], np.nan)}
+    return from_zero | found | {"upside_down": nothing}
 
 
-def _one_max(s, v, tile):
-    """All rows of a tile of queries share one maximum: rows far below it lose all their weights."""
-    first = np.arange(0, s.shape[-2], tile)
-    shared = np.repeat(np.maximum.reduceat(s.max(-1), first), tile)[: s.shape[-2], None]
-    return _ratio(np.exp(s - shared), v)
+def _rows_mistakes(s, v, tile_q, tile_k, exact, dtype=np.float64):
+    """The same for mistakes that rows make together: `tile_q` of them share a program, or a turn of the outer loop."""
+    n_q, n_k = s.shape[-2:]
+    first = np.arange(0, n_q, tile_q)
+    highest = s.max(-1, keepdims=True)
+    shared = np.repeat(np.maximum.reduceat(highest, first, axis=-2), tile_q, axis=-2)[..., :n_q, :]
+    found = {"one_max": _relative(shared, s, v, dtype)}
+    if n_q % tile_q:
+        return found
+    last = np.minimum((np.arange(n_k) // tile_k + 1) * tile_k, n_k) - 1
+    running = np.maximum.accumulate(s, -1)[..., last]
+    together = np.repeat(np.add.reduceat(np.exp(s - running), first, axis=-2), tile_q, axis=-2)
+    l = (np.exp(running - highest) * together).sum(-1, keepdims=True)  # noqa: E741
+    found["sum_all"] = {"o": np.exp(s - highest) @ v / l, "lse": (highest + np.log(l))[..., 0]}
+    if n_q > tile_q and s.ndim == 2:
+        # The state goes from tile to tile of queries: each row has the keys of all rows before it at the same place.
+        o, lse = (x.reshape(-1, tile_q, *x.shape[1:]) for x in exact)
+        weight, so_far = np.exp(lse - lse.max()), np.logaddexp.accumulate(lse, 0)
+        o = np.cumsum(weight[..., None] * o, 0) / np.cumsum(weight, 0)[..., None]
+        found["state_kept"] = {"o": o.reshape(n_q, -1), "lse": so_far.reshape(n_q)}
+    return found
+
+
+def _relative(base, s, v, dtype):
+    """(o, lse) from weights relative to `base` (..., n_q, 1), where these may all vanish: o is then 0 / 0, or what a guard makes of it."""
+    w = np.exp((s - base).astype(dtype))
+    total = w.sum(-1, keepdims=True)
+    o = w @ v / total
+    return {"o": np.ma.array(o, mask=np.broadcast_to(total == 0, o.shape)), "lse": (base + np.log(total))[..., 0]}
 
 
 def _ratio(w, v):
@@ -161,6 +236,8 @@ def _lse_mistakes(s, lse):
     return {
         "lse_l": {"lse": lse - highest},
         "lse_m": {"lse": highest},
+        "lse_no_log": {"lse": highest + np.exp(lse - highest)},
+        "lse_is_l": {"lse": np.exp(lse - highest)},
         "lse_base2": {"lse": lse / math.log(2)},
     }
 
@@ -187,6 +264,17 @@ def _aim(q, score, scale):
     return q * (score / (scale * float(q @ q)))
 
 
+def _all_near(score, q, k):
+    """Change q (..., n_q, 16) and k (..., n_k, 16) so that every scaled score lies near `score`, a whole number.
+
+    Their first numbers see to that. The others become multiples of 1/16, so that no score is rounded, however large it is.
+    """
+    for x in (q, k):
+        np.round(16 * np.clip(x, -2, 2), out=x)
+        x /= 16
+    q[..., 0], k[..., 0] = 4.0, score
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # 03.step, 03.step.masked
 
@@ -209,18 +297,18 @@ def _step_case(name, before, values_before, s, v, may_write=False):
         p = np.exp(s - shift)
         factor = np.exp(old_m - shift)
         bare = np.exp(s)
-        return {
+        no_guard = {"no_guard": {"o": np.full_like(o, np.nan)}} if s.max() == -np.inf else {}
+        if m == -np.inf:
+            anything = np.ma.array(m, mask=True)
+            return {"shift_kept": {"m": 0.0, "l": l, "o": o}} | no_guard | {"finite_mask": {"m": anything}}
+        return no_guard | {
             "correction": {"l": old_l + p.sum(), "o": old_o + p @ v},
             "correction_o": {"l": l, "o": old_o + p @ v},
             "correction_l": {"l": old_l + p.sum(), "o": o},
-            "upside_down": {
-                "l": old_l / max(factor, 1e-300) + p.sum(),
-                "o": old_o / max(factor, 1e-300) + p @ v,
-            },
+            "upside_down": {"l": old_l / factor + p.sum(), "o": old_o / factor + p @ v},
             "no_max": {"l": old_l + bare.sum(), "o": old_o + bare @ v},
             "normalised": {"l": l, "o": o / l},
             "tile_max": {"m": s.max()},
-            "no_guard": {"o": np.full_like(o, np.nan)},
         }
 
     floor = FLOOR["numpy"]["float64"]
@@ -231,6 +319,7 @@ def _step_case(name, before, values_before, s, v, may_write=False):
         {key: budget(None, value, floor) for key, value in expected.items()},
         wrong,
         may_write=may_write,
+        names={"argument 1, part 3": "the o of state", "argument 2, part 1": "s", "argument 2, part 2": "v"},
     )
 
 
@@ -315,9 +404,11 @@ def _numpy_case(name, q, k, v, *tiles):
 
     def wrong():
         found = _mistakes(exact_s, v, tiles[-1], scale)
-        if one:
-            return {mistake: {"o": outputs["o"][0]} for mistake, outputs in found.items()}
-        return found | {"one_max": {"o": _one_max(exact_s, v, tiles[0])}} | _lse_mistakes(exact_s, exact[1])
+        if one:  # without lse, what is 0 / 0 has to be just that
+            return {
+                mistake: {"o": np.ma.filled(outputs["o"][0], np.nan)} for mistake, outputs in found.items()
+            }
+        return found | _rows_mistakes(exact_s, v, *tiles, exact) | _lse_mistakes(exact_s, exact[1])
 
     budgets = [budget(p, e, floor) for p, e in zip(plain, exact, strict=True)]
     return Case(name, (q, k, v, *tiles), shaped(*exact), dict(zip(("o", "lse"), budgets, strict=True)), wrong)
@@ -347,24 +438,30 @@ def _one_query_cases(rng, rung):
     q, k, v = inputs(3 * tile, 16)
     k[_between(rng, tile, 2 * tile - 1)] = _aim(q, rng.uniform(900, 1200), 0.25)
     yield _numpy_case("one score near 1000, in the second of three tiles", q, k, v, tile)
+    tile = _between(rng, 8, 16)
+    q, k, v = inputs(3 * tile, 16)
+    score = -_between(rng, 900, 1200)
+    _all_near(score, q, k)
+    yield _numpy_case(f"every score near {score}", q, k, v, tile)
 
 
 def _tiles_cases(rng, rung):
     def inputs(n_q, n_k, d, dv=None):
         return _normal(rng, n_q, d, scale=3.0), _normal(rng, n_k, d), _normal(rng, n_k, dv or d)
 
-    n = 16 * _between(rng, 2, 5)
-    q, k, v = inputs(n, n, 16)
+    # No two lengths are the same here, so that what runs along the wrong axis doesn't fit.
+    n_q, n_k = 8 * _between(rng, 3, 6), 16 * _between(rng, 4, 6)
+    q, k, v = inputs(n_q, n_k, 12, 20)
     yield _numpy_case(
-        f"{n} queries and keys in tiles of 16, the scores of the first query rise",
+        f"{n_q} queries, {n_k} keys, tiles of 8 and 16, head_dim 12, values of 20 numbers; the scores of the first query rise",
         q,
         _rising(q[0], k),
         v,
-        16,
+        8,
         16,
     )
-    n_q, n_k = 8 * _between(rng, 2, 4), 16 * _between(rng, 5, 8)
-    yield _numpy_case(f"{n_q} queries, {n_k} keys, tiles of 8 and 16", *inputs(n_q, n_k, 16), 8, 16)
+    n = 16 * _between(rng, 2, 5)
+    yield _numpy_case(f"{n} queries and keys, tiles of 16", *inputs(n, n, 16), 16, 16)
     n_k = 32 * _between(rng, 2, 4) + _between(rng, 1, 31)
     yield _numpy_case(f"{n_k} keys in tiles of 32: the last tile is short", *inputs(32, n_k, 8), 16, 32)
     n_q = 16 * _between(rng, 1, 3) + _between(rng, 1, 15)
@@ -378,6 +475,10 @@ def _tiles_cases(rng, rung):
     q, k, v = inputs(32, 64, 16)
     k[_between(rng, 16, 63)] = _aim(q[_between(rng, 0, 31)], rng.uniform(900, 1200), 0.25)
     yield _numpy_case("one score near 1000", q, k, v, 16, 16)
+    q, k, v = inputs(32, 64, 16)
+    score = -_between(rng, 900, 1200)
+    _all_near(score, q, k)
+    yield _numpy_case(f"every score near {score}", q, k, v, 16, 16)
     yield _numpy_case("float32 inputs", *(x.astype(np.float32) for x in inputs(32, 96, 16)), 16, 32)
 
 
@@ -488,7 +589,8 @@ def _kernel_case(
     def mistakes():
         found = {}
         if kv_len and (s.max(-1) > -np.inf).all():
-            found |= _mistakes(s, v, block_n, scale, np.float32) | _lse_mistakes(s, exact[1])
+            found |= _mistakes(s, v, block_n, scale, np.float32)
+            found |= _rows_mistakes(s, v, block_m, block_n, exact, np.float32) | _lse_mistakes(s, exact[1])
             if kv_len % block_n and not causal:
                 found["overrun"] = overrun()
         return found | (wrong(full, v, exact) if wrong else {})
@@ -515,7 +617,10 @@ def _kernel_case(
 
 
 def _full_cases(rng, rung):
-    yield _kernel_case("one head, one tile: 16 queries, 16 keys", rng, rung, (1, 16, 16, 16), (16, 16))
+    # No two lengths are the same here: a transpose that is missing, or what runs along the wrong axis, doesn't fit.
+    yield _kernel_case(
+        "one head, one tile: 16 queries, 32 keys, head_dim 64", rng, rung, (1, 16, 32, 64), (16, 32)
+    )
 
     def rising(q, k, v):
         k[0] = _rising(q[0, 0], k[0])
@@ -543,17 +648,40 @@ def _full_cases(rng, rung):
         k[0, _between(rng, 16, 47)] = _aim(q[0, _between(rng, 0, 15)], rng.uniform(300, 400), 0.25)
 
     yield _kernel_case("one score near 350", rng, rung, (1, 16, 48, 16), (16, 16), edit=huge)
+    score = -_between(rng, 150, 200)
+    yield _kernel_case(
+        f"every score near {score}", rng, rung, (1, 16, 48, 16), (16, 16), edit=lambda q, k, v: _all_near(score, q, k)
+    )
     yield _kernel_case("float16, 2 heads", rng, rung, (2, 16, 64, 32), (16, 32), dtype="float16")
+
+    def small_beside_large(q, k, v):
+        # The first key has exp(11) times the weight of any other, which float16 can't hold beside it; together the others count.
+        _all_near(0, q, k)
+        k[:, 1:] /= 4
+        k[:, 0] = 0.0
+        k[:, 0, 0] = 11.0
+        v[...] = 1 + np.minimum(np.abs(v), 2) / 4
+
+    n = 16 * _between(rng, 48, 64)
+    yield _kernel_case(
+        f"float16, one score near 11 and {n - 1} near 0",
+        rng, rung, (1, 16, n, 16), (16, 16), dtype="float16", edit=small_beside_large, wrong=_first_tile_alone,
+    )  # fmt: skip
+
+
+def _first_tile_alone(s, v, exact):
+    """What float16 holds of o when nothing that comes after the first tile of 16 keys is large enough to be added to it."""
+    return {"o_narrow": {"o": np.exp(s[..., :16] - exact[1][..., None]) @ v[..., :16, :]}}
 
 
 def _tails_cases(rng, rung):
     n = 16 * _between(rng, 1, 3) + _between(rng, 1, 15)
     yield _kernel_case(
-        f"{n} keys in tiles of 16: the last tile is short", rng, rung, (2, 16, n, 16), (16, 16)
+        f"{n} keys in tiles of 16: the last tile is short", rng, rung, (2, 16, n, 32), (16, 16)
     )
     n = 16 + _between(rng, 1, 15)
     yield _kernel_case(
-        f"{n} queries in tiles of 16: the last tile is short", rng, rung, (2, n, 32, 16), (16, 16)
+        f"{n} queries in tiles of 16: the last tile is short", rng, rung, (2, n, 32, 32), (16, 16)
     )
     yield _kernel_case("one query, one key", rng, rung, (1, 1, 1, 16), (16, 16))
     yield _kernel_case("17 queries, 100 keys, tiles of 16 and 32", rng, rung, (2, 17, 100, 32), (16, 32))
@@ -570,8 +698,15 @@ def _causal_mistakes(q_len, kv_len):
             "causal_strict": _causal(q_len, kv_len, late=-1),
             "causal_late": _causal(q_len, kv_len, late=1),
             "top_left": _causal(q_len, kv_len, top_left=True),
+            # (visible & column) <= row + ...: where every column is there, the number on the left is the column's last bit.
+            "parentheses": np.arange(kv_len) % 2 <= np.arange(q_len)[:, None] + kv_len - q_len,
         }
-        return {name: {"o": _plain(np.where(mask, full, -np.inf), v)[0]} for name, mask in masks.items()}
+        found = {name: {"o": _plain(np.where(mask, full, -np.inf), v)[0]} for name, mask in masks.items()}
+        mask = np.arange(kv_len) <= np.arange(q_len)[:, None] + q_len - kv_len
+        o, dead = _plain(np.where(mask, full, -np.inf), v)[0], ~mask.any(-1, keepdims=True)
+        if not dead.all():  # rows that see nothing may have become NaN
+            found["diagonal_sign"] = {"o": np.ma.array(o, mask=np.broadcast_to(dead, o.shape))}
+        return found
 
     return wrong
 
@@ -582,9 +717,9 @@ def _causal_cases(rng, rung):
 
     n = 16 * _between(rng, 2, 3)
     yield case(f"{n} queries, {n} keys", (2, n, n, 16), (16, 16))
-    extra = 16 * _between(rng, 2, 3)
+    extra = 16 * _between(rng, 1, 2)
     yield case(
-        f"32 queries, {32 + extra} keys: the last query sees every key", (1, 32, 32 + extra, 16), (16, 16)
+        f"48 queries, {48 + extra} keys: the last query sees every key", (1, 48, 48 + extra, 16), (16, 16)
     )
     q_len = _between(rng, 17, 30)
     kv_len = q_len + _between(rng, 20, 40)
@@ -606,6 +741,9 @@ def _nan_cases(rng, rung):
         return _causal_mistakes(q_len, kv_len)(full, v, exact) | {
             "dead_rows": {"o": np.where(empty, np.nan, exact[0])},
             "uniform": {"o": np.where(empty, v.mean(-2, keepdims=True), exact[0])},
+            # The places behind the last key count as well, with what a load gives there.
+            "uniform_tile": {"o": np.where(empty, v.sum(-2, keepdims=True) / 16, exact[0])},
+            "shift_kept": {"o": exact[0], "lse": np.where(empty[..., 0], 0.0, exact[1])},
         }
 
     yield _kernel_case(
@@ -638,17 +776,18 @@ def _nan_cases(rng, rung):
 # 03.host, 03.host.memory
 
 
-def _host_case(name, rng, rung, shape, causal=False, dtype="float32"):
+def _host_case(name, rng, rung, shape, causal=False, dtype="float32", edit=None):
+    """One call. `shape`: (batch, heads, q_len, kv_len, head_dim). `edit`: a function that changes (q, k, v) before use."""
     *lead, q_len, kv_len, d = shape
     narrow = np.float16 if dtype == "float16" else np.float32
     q, k, v = (
-        x.astype(narrow).astype(np.float32)
-        for x in (
-            _normal(rng, *lead, q_len, d, scale=2.0),
-            _normal(rng, *lead, kv_len, d),
-            _normal(rng, *lead, kv_len, d),
-        )
+        _normal(rng, *lead, q_len, d, scale=2.0),
+        _normal(rng, *lead, kv_len, d),
+        _normal(rng, *lead, kv_len, d),
     )
+    if edit is not None:
+        edit(q, k, v)
+    q, k, v = (x.astype(narrow).astype(np.float32) for x in (q, k, v))
     scale = 1 / math.sqrt(d)
     visible = _causal(q_len, kv_len) if causal else None
     full = _scores(q.astype(np.float64), k.astype(np.float64), scale)
@@ -657,15 +796,38 @@ def _host_case(name, rng, rung, shape, causal=False, dtype="float32"):
     plain_o, plain_lse = _plain(_scores(q, k, np.float32(scale), visible), v)
     floor = FLOOR[rung][dtype]
 
-    def wrong():
+    def unwritten(where):
+        # What is held there is whatever was in that memory.
+        return {"o": np.ma.array(exact[0], mask=np.broadcast_to(where, exact[0].shape))}
+
+    def sharp(factor):
+        # Scores as large as these are rounded in float32, which shows in a row where not one key alone has nearly all of the weight.
+        large = s / scale * factor
+        o, lse = _plain(large, v)
+        rounded = np.exp(large.max(-1) - lse) < 0.98
+        return {"o": np.ma.array(o, mask=np.broadcast_to(rounded[..., None], o.shape))}
+
+    def mistakes():
         found = {
             "scale": {"o": _plain(s / scale, v)[0]},
             "scale_d": {"o": _plain(s * scale, v)[0]},
+            "scale_is_d": sharp(d),
+            "scale_root": sharp(math.sqrt(d)),
         }
         if lead[0] > 1:
-            # What the other elements hold is whatever was in that memory.
-            rest = np.broadcast_to(np.arange(lead[0])[:, None, None, None] > 0, exact[0].shape)
-            found["first_batch"] = {"o": np.ma.array(exact[0], mask=rest)}
+            found["first_batch"] = unwritten(np.arange(lead[0])[:, None, None, None] > 0)
+        if math.prod(lead) > 2:
+            # Of a swapped grid two programs reach the heads, one for each tile of 64 queries; of three axes, one for each of batch 2.
+            found["grid_axes"] = unwritten(np.arange(math.prod(lead)).reshape(*lead, 1, 1) > 1)
+        if q_len % 64:
+            found["grid_floor"] = unwritten(np.arange(q_len)[:, None] >= q_len // 64 * 64)
+        if kv_len > q_len and not causal:
+            # The heads lie one behind another, and each one begins where q's length says.
+            rows = np.arange(math.prod(lead))[:, None] * q_len + np.arange(q_len)
+            k_read, v_read = (x.reshape(-1, d)[rows].reshape(*lead, q_len, d).astype(np.float64) for x in (k, v))
+            found["kv_from_q"] = {"o": _plain(_scores(q.astype(np.float64), k_read, scale), v_read)[0]}
+        if dtype == "float16":
+            found["lse_narrow"] = {"lse": exact[1].astype(np.float16)}
         return found | (_causal_mistakes(q_len, kv_len)(full, v, exact) if causal else {})
 
     return Case(
@@ -673,18 +835,33 @@ def _host_case(name, rng, rung, shape, causal=False, dtype="float32"):
         (Tensor(q, dtype), Tensor(k, dtype), Tensor(v, dtype), causal),
         {"o": exact[0], "lse": exact[1]},
         {"o": budget(plain_o.astype(narrow), exact[0], floor), "lse": budget(plain_lse, exact[1], floor)},
-        wrong,
+        mistakes,
     )
 
 
 def _host_cases(rng, rung):
-    # Lengths are multiples of any usual block, so that a tail that is wrong costs its own check alone.
-    heads = _between(rng, 2, 3)
-    yield _host_case(f"batch 2, {heads} heads, 128 queries and keys", rng, rung, (2, heads, 128, 128, 16))
+    # Lengths are multiples of any usual block, so that a tail that is wrong costs its own check alone. But for q_len in one case, since a
+    # grid that is rounded down passes without it: there a store without a mask costs this check as well.
+    yield _host_case("batch 2, 3 heads, 128 queries and keys", rng, rung, (2, 3, 128, 128, 16))
     batch = _between(rng, 2, 3)
     yield _host_case(f"batch {batch}, 1 head, 128 queries, 256 keys", rng, rung, (batch, 1, 128, 256, 32))
     yield _host_case(
         "batch 1, 2 heads, 128 queries and keys, causal", rng, rung, (1, 2, 128, 128, 16), causal=True
+    )
+    q_len = _between(rng, 97, 111)
+    yield _host_case(
+        f"float16, batch 1, 2 heads, {q_len} queries, 128 keys",
+        rng, rung, (1, 2, q_len, 128, 16), dtype="float16",
+    )  # fmt: skip
+    score = _between(rng, 66_000, 90_000)
+
+    def large(q, k, v):
+        # The score is 16 products of 32 and score / 128, times 1/4.
+        q[0, 0, _between(rng, 0, 127)] = 32.0
+        k[0, 0, _between(rng, 0, 127)] = score / 128
+
+    yield _host_case(
+        f"float16, one score near {score}", rng, rung, (1, 1, 128, 128, 16), dtype="float16", edit=large
     )
     if rung == "gpu":
         yield _host_case(

@@ -6,6 +6,7 @@ beside it. Pages run with `chapters/` as their working directory and write `from
 
 from figures.diagrams import memory_hierarchy, one_idea, recurrence, tiles
 from figures.forward import loop_traffic, speed, ulps
+from figures.hours import reading, solving
 from figures.masks import patterns, tile_map
 from figures.plots import peak_memory, roofline
 from figures.text import measured, source, table
@@ -21,9 +22,11 @@ __all__ = [
     "one_idea",
     "patterns",
     "peak_memory",
+    "reading",
     "recurrence",
     "roofline",
     "size",
+    "solving",
     "source",
     "speed",
     "table",

@@ -54,7 +54,8 @@ def ulps(errors, shown=12):
     """
     from matplotlib.figure import Figure
 
-    looks = (("danger", "-"), ("ink", ":"), ("correction", "--"), ("current", "-"))
+    # The first is wide and pale, so that one that runs along it is still seen on it.
+    looks = (("danger", "-", 6, 0.45), ("ink", ":", 2, 1), ("correction", "--", 2, 1), ("current", "-", 2, 1))
     if not 1 <= len(errors) <= len(looks):
         raise ValueError(f"errors must hold one to {len(looks)} forms; got {len(errors)}")
     told = []
@@ -62,10 +63,12 @@ def ulps(errors, shown=12):
         figure = Figure(figsize=(WIDTH / 72, 280 / 72))
         axes = figure.add_subplot()
         at = np.linspace(0, shown, 121)
-        for (name, values), (token, dash) in zip(errors.items(), looks, strict=False):
+        for (name, values), (token, dash, width, alpha) in zip(errors.items(), looks, strict=False):
             values = np.sort(np.ravel(values))
             share = np.searchsorted(values, at, side="right") / len(values)
-            axes.plot(at, share, color=look.color(token), linestyle=dash, label=name)
+            axes.plot(
+                at, share, color=look.color(token), linestyle=dash, linewidth=width, alpha=alpha, label=name
+            )
             told.append(f"{name} {np.median(values):.1f}")
         axes.axhline(0.5, color=look.color("muted"), linewidth=0.8)
         axes.annotate("half of them", (shown, 0.5), (0, 3), textcoords="offset points", ha="right", fontsize=TEXT,

@@ -12,7 +12,8 @@ def visible(i_q, i_k, q_len, kv_len, causal=False, window=None):
 
     i_q, i_k: integer indices within their sequence, such as (rows, 1) and (keys,).
     """
-    ahead = i_k - (i_q + kv_len - q_len)  # how far the key lies beyond the query's own place
+    # How far the key lies beyond the query's own place.
+    ahead = i_k - (i_q + kv_len - q_len)
     seen = (i_q < q_len) & (i_k < kv_len)
     if causal:
         seen = seen & (ahead <= 0)

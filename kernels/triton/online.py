@@ -45,7 +45,8 @@ def softmax_step(m, l, o, s, b_v, factor):
     p = tl.exp2(s * factor - shift[:, None])  # one fused multiply-add a score
     l = l * correction + tl.sum(p, 1)
     o = o * correction[:, None]
-    # "ieee": a float32 product is done in float32, not in TF32. It changes nothing for float16 and bfloat16.
+    # "ieee": a float32 product is done in float32, not in TF32.
+    # It changes nothing for float16 and bfloat16.
     o = tl.dot(p.to(b_v.dtype), b_v, o, input_precision="ieee")
     return m_new, l, o
 

@@ -262,7 +262,7 @@ MUTANTS = [
         "kernel-store-unmasked",
         "the rows behind the last query are stored too, over the next head's",
         (("solution-kernel", "o / total[:, None], mask=rows[:, None] < q_len)", "o / total[:, None])"),),
-        frozenset({"03.kernel.tails", "03.kernel.causal", "03.kernel.nan"}),
+        frozenset({"03.kernel.tails", "03.kernel.causal", "03.kernel.nan"}) | HOST,
     ),
     Mutant(
         "causal-off-by-one",
@@ -357,5 +357,78 @@ MUTANTS = [
         ),
         NOTHING,
         GPU,
+    ),
+    Mutant(
+        "one-query-from-zero",
+        "m is 0 before the first tile of one query",
+        (("solution-one-query", "(-np.inf, 0.0,", "(0.0, 0.0,"),),
+        frozenset({"03.one_query"}),
+        hint={"03.one_query": "m_zero"},
+    ),
+    Mutant(
+        "tiles-from-zero",
+        "m is 0 before the first tile of keys",
+        (("solution-tiles", "np.full(len(rows), -np.inf)", "np.zeros(len(rows))"),),
+        frozenset({"03.tiles"}),
+        hint={"03.tiles": "m_zero"},
+    ),
+    Mutant(
+        "correction-upside-down",
+        "the correction is exp(new maximum - old maximum)",
+        (("solution-step", "np.exp(m - shift)", "np.exp(shift - m)"),),
+        STEP,
+        hint={"03.step": "upside_down", "03.step.masked": "no_guard", "03.one_query": "upside_down"},
+    ),
+    Mutant(
+        "shift-for-maximum",
+        "step returns what it subtracts, which is 0 where the maximum is -inf",
+        (("solution-step", "return m_new,", "return shift,"),),
+        frozenset({"03.step.masked"}),
+        hint={"03.step.masked": "shift_kept"},
+    ),
+    Mutant(
+        "kernel-from-zero",
+        "the kernel's m is 0 before the first tile",
+        (
+            (
+                "solution-kernel",
+                'tl.full((BLOCK_M,), float("-inf"), tl.float32)',
+                "tl.zeros((BLOCK_M,), tl.float32)",
+            ),
+        ),
+        frozenset({"03.kernel.full"}) | HOST,
+        frozenset({"03.kernel.full"}) | HOST | GPU,
+        hint={"03.kernel.full": "m_zero"},
+    ),
+    Mutant(
+        "kernel-o-in-type-of-q",
+        "the kernel rounds o to the type of q after each tile",
+        (
+            (
+                "solution-kernel",
+                "    m = m_new\n",
+                "    m = m_new\n        o = o.to(q.dtype).to(tl.float32)  # the loop carries float32, and what float16 holds\n",
+            ),
+        ),
+        frozenset({"03.kernel.full"}) | HOST,
+        frozenset({"03.kernel.full"}) | HOST | GPU,
+        hint={"03.kernel.full": "o_narrow"},
+    ),
+    Mutant(
+        "host-grid-rounded-down",
+        "the grid has no program for the rows behind the last whole block",
+        (
+            ("solution-host", "triton.cdiv(q_len, block)", "q_len // block"),
+            ("solution-host", "torch.empty_like(q)", "torch.full_like(q, 7.0)"),
+        ),
+        HOST,
+        hint={"03.host": "grid_floor"},
+    ),
+    Mutant(
+        "host-lse-in-type-of-q",
+        "lse has the type of q",
+        (("solution-host", "dtype=torch.float32", "dtype=q.dtype"),),
+        HOST,
+        hint={"03.host": "lse_narrow"},
     ),
 ]

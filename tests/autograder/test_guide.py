@@ -113,13 +113,13 @@ def _add_exercise(folder):
 
 def _released(folder, printed):
     assert Classroom(folder / "class/2026").assignments() == exercise.assignments()
-    names = zipfile.ZipFile(folder / "student-edition.zip").namelist()
+    names = zipfile.ZipFile(folder / "class/student-edition.zip").namelist()
     assert any(n.endswith("flash_forward.ipynb") for n in names)
     assert not [n for n in names if re.search(r"solutions|mutants|kernels|judge|sandbox", n)]
 
 
 def _handed_in(folder, printed):
-    packed = sorted(p.name for p in (folder / "hand-ins").iterdir())
+    packed = sorted(p.name for p in (folder / "class/hand-ins").iterdir())
     assert [name.split("--")[:2] for name in packed] == [["03_flash_forward", "ada"], ["03_flash_forward", "bob"]]
 
 
@@ -136,6 +136,8 @@ def _graded(folder, printed):
 
 def _looked(folder, printed):
     assert "03_flash_forward" in printed and "ada" in printed and "bob" in printed
+    for name in set(exercise.assignments()) - {"03_flash_forward"}:
+        assert f"{name}: nothing was handed in" in printed
 
 
 def _given_back(folder, printed):
@@ -147,8 +149,9 @@ def _given_back(folder, printed):
 
 def _exported(folder, printed):
     for name in ("grades.csv", "canvas.csv", "moodle.csv", "audit.csv"):
-        cells = {cell for line in csv.reader((folder / name).open(encoding="utf-8")) for cell in line}
+        cells = {cell for line in csv.reader((folder / "class" / name).open(encoding="utf-8")) for cell in line}
         assert {"ada", "bob"} <= cells, name
+    assert {row["student"] for row in json.loads((folder / "class/grades.json").read_text())} == {"ada", "bob"}
 
 
 def _exercise(folder, printed):
@@ -161,6 +164,11 @@ def _exercise(folder, printed):
     mutants = {"no-maximum": "no_max", "maximum-lost": "m_lost"}
     assert found.pop("reference") == (2.0, set()) and found.pop("blank")[0] == 0.0
     assert found == {name: (0.0, {mistake}) for name, mistake in mutants.items()}
+    written = {}
+    exec(next(b.text for b in BLOCKS if b.options.get("caption") == "autograder/checks/ex90.py"), written)
+    for name in ("reference", *mutants):
+        page = (folder / f"class/try/feedback/{name}/{EXERCISE}/logsumexp.html").read_text()
+        assert {mistake for mistake, hint in written["HINTS"].items() if hint in page} == {mutants.get(name)} - {None}
     notebook = (folder / f"exercises/{EXERCISE}/logsumexp.ipynb").read_text()
     assert "YOUR CODE HERE" in notebook and "s.max()" not in notebook
 
@@ -168,7 +176,7 @@ def _exercise(folder, printed):
 def _deleted(folder, printed):
     room = folder / "class/2026"
     assert Classroom(room).students("03_flash_forward") == ["bob"]
-    for path in [*room.rglob("*"), *(folder / "hand-ins").iterdir()]:
+    for path in [*room.rglob("*"), *(folder / "class/hand-ins").iterdir()]:
         assert not re.search(r"\bada\b", path.relative_to(folder).as_posix()), path
         # The database's free pages count: what is deleted stays in them for a while.
         if path.is_file() and path.is_relative_to(room) and path.relative_to(room).parts[0] not in ("source", "release"):
@@ -177,7 +185,7 @@ def _deleted(folder, printed):
 
 def _upgraded(folder, printed):
     assert Classroom(folder / "class/2026").assignments() == exercise_names(folder)
-    assert (folder / "before.csv").read_bytes() == (folder / "after.csv").read_bytes()
+    assert (folder / "class/before.csv").read_bytes() == (folder / "class/after.csv").read_bytes()
 
 
 def exercise_names(folder):
@@ -215,7 +223,14 @@ def test_a_block_that_is_not_run_says_where_it_can_be():
 def test_the_commands_fit_the_page():
     for block in BLOCKS:
         if block.language == "bash":
-            assert max(map(len, block.text.splitlines())) <= 88, block.text
+            assert max(map(len, block.text.splitlines())) <= 77, block.text  # what a wide window shows of a line
+
+
+def test_the_leaderboard_is_of_an_exercise_that_is_timed():
+    ranked = re.findall(r"^autograder leaderboard (\d\d)_", "\n".join(b.text for b in BLOCKS), re.MULTILINE)
+    assert ranked
+    for number in ranked:
+        assert any(name.startswith(f"{number}.") and name.endswith(".speed") for name in CHECKS), number
 
 
 def _calls(text):

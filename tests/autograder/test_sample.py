@@ -9,18 +9,17 @@ import sys
 import numpy as np
 import pytest
 from small_assignment import needs_sandbox
+from typer.testing import CliRunner
 
-from autograder import checks, contestant, exercise, sample
+from autograder import checks, cli, contestant, exercise, sample
 from autograder.checks import core
-from autograder.classroom import Classroom
 from autograder.student import PUBLIC_SEED
 
 pytestmark = needs_sandbox
 
 
 def autograder(*arguments):
-    command = [sys.executable, "-m", "autograder.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True)
+    return CliRunner().invoke(cli.app, [str(a) for a in arguments])
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +30,9 @@ def graded(tmp_path_factory):
     def make(assignment):
         folder = tmp_path_factory.mktemp("sample") / "class"
         made = autograder("sample", folder, assignment, "--all")
-        assert made.returncode == 0, made.stderr
-        done = autograder("grade", assignment, "--class", folder, "--cell-seconds", 20, "--cpu")
+        assert made.exit_code == 0, made.output
+        command = [sys.executable, "-m", "autograder.cli", "grade", assignment, "--class", folder, "--cell-seconds", "20", "--cpu"]
+        done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         return folder
 
@@ -47,16 +47,16 @@ def folder(graded):
 
 @pytest.mark.parametrize("assignment", exercise.assignments())
 def test_every_submission_scores_exactly_what_it_must(assignment, graded):
-    wrong, count = sample.verify(Classroom(graded(assignment)))
-    assert wrong == [] and count == len(sample.entries(assignment))
-    assert autograder("sample", graded(assignment), "--verify").returncode == 0
+    compared = autograder("sample", graded(assignment), "--verify")
+    assert compared.exit_code == 0, compared.output
+    assert compared.output == f"All {len(sample.entries(assignment))} submissions scored exactly what they must.\n"
 
 
 @pytest.mark.parametrize("assignment", exercise.assignments())
 def test_the_reference_has_full_marks_and_the_blank_none(assignment, graded):
     folder = graded(assignment)
     report = folder / "report.json"
-    assert autograder("report", "--class", folder, "--json", report, "--partial").returncode == 0
+    assert autograder("report", "--class", folder, "--json", report, "--partial").exit_code == 0
     rows = {r["student"]: r for r in json.loads(report.read_text())}
     assert rows["reference"]["earned"] == rows["reference"]["available"] == rows["reference"]["recorded"] > 0
     assert rows["blank"]["earned"] == 0 and rows["blank"]["available"] == rows["reference"]["available"]
@@ -67,7 +67,7 @@ def test_the_reference_has_full_marks_and_the_blank_none(assignment, graded):
             on_gpu += meta["points"]
     assert all(r["waiting"] >= on_gpu for r in rows.values())  # the GPU's cells, which are no zeros
     assert rows["reference"]["waiting"] == rows["blank"]["waiting"] == on_gpu
-    complete = autograder("report", "--class", folder, "--csv", folder / "x.csv").returncode
+    complete = autograder("report", "--class", folder, "--csv", folder / "x.csv").exit_code
     assert complete == (4 if any(r["waiting"] for r in rows.values()) else 0)
 
 
@@ -79,14 +79,14 @@ def test_a_wrong_outcome_would_be_noticed(folder):
     try:
         path.write_text(json.dumps(verdict))
         failed = autograder("sample", folder, "--verify")
-        assert failed.returncode == 1 and "03_flash_forward, blank: 03.step is passed, must be failed" in failed.stderr
-        assert "blank is this one: the release, with nothing filled in" in failed.stderr
+        assert failed.exit_code == 1 and "03_flash_forward, blank: 03.step is passed, must be failed" in failed.output
+        assert "blank is this one: the release, with nothing filled in" in failed.output
     finally:
         path.write_text(original)
 
 
 def test_the_page_of_a_hostile_script_is_harmless_and_shows_the_tables(folder):
-    assert autograder("feedback", sample.ASSIGNMENT, "--class", folder, "--student", "hostile-script").returncode == 0
+    assert autograder("feedback", sample.ASSIGNMENT, "--class", folder, "--student", "hostile-script").exit_code == 0
     page = (folder / "feedback" / "hostile-script" / sample.ASSIGNMENT / "flash_forward.html").read_text()
     assert f"{sample.SCRIPT_MARK} text" in page and f"<script>window.hit = '{sample.SCRIPT_MARK}'" not in page
     assert "cases pass" in page
@@ -188,5 +188,5 @@ def test_an_outcome_that_says_nothing_is_refused(handed_in, said, why):
 
 def test_a_sample_of_an_exercise_that_is_not_there_makes_nothing(tmp_path):
     made = autograder("sample", tmp_path / "class", sample.ASSIGNMENT, "04_mask")
-    assert made.returncode == 1 and "'04_mask' does not exist; there are: " in made.stderr
+    assert made.exit_code == 1 and "'04_mask' does not exist; there are: " in made.output
     assert not (tmp_path / "class").exists()

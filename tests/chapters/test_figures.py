@@ -4,6 +4,7 @@ import re
 import sys
 import xml.etree.ElementTree as ET
 
+import nbformat
 import pytest
 from chapter_pages import CHAPTERS
 
@@ -55,7 +56,7 @@ def words_of(shown):
 
 
 def test_all_figures_are_listed_here():
-    helpers = {"CARDS", "Card", "size", "source", "table", "measured"}
+    helpers = {"CARDS", "Card", "measured", "reading", "size", "solving", "source", "table"}
     assert FIGURES.keys() == set(figures.__all__) - helpers
 
 
@@ -201,3 +202,21 @@ def test_source_keeps_decorators_and_can_start_later():
 
 def test_sizes_read_well():
     assert [figures.size(n) for n in (12, 2048, 96 * 1024, 3 * 2**30)] == ["12 B", "2 KiB", "96 KiB", "3 GiB"]
+
+
+def test_hours_are_those_of_prose_widgets_and_points(tmp_path, monkeypatch):
+    page, book = tmp_path / "page.md", tmp_path / "book.ipynb"
+    code = "```{code-cell} ipython3\n" + "word " * 5000 + "\nfrom widgets import Stepper, Quiz\n```\n"
+    page.write_text("---\n" + "matter " * 5000 + "\n---\n" + code + "word " * 260, "utf-8")
+    cells = [nbformat.v4.new_code_cell(metadata={"nbgrader": {"points": points}}) for points in (3, 5)]
+    nbformat.write(nbformat.v4.new_notebook(cells=[*cells, nbformat.v4.new_markdown_cell()]), book)
+    monkeypatch.setattr(figures.hours, "PAGES", {7: page})
+    monkeypatch.setattr(figures.hours, "EXERCISES", {7: book})
+    assert figures.reading(7) == "0.75"  # 2.6 minutes and two widgets
+    assert figures.solving(7) == "1"  # 48 minutes
+
+
+def test_hours_are_known_of_every_chapter_that_is_written():
+    written = {int(path.stem[:2]) for path in CHAPTERS.glob("[0-9]*.md")}
+    assert figures.hours.PAGES.keys() == figures.hours.EXERCISES.keys() == written
+    assert all(0.25 <= float(hours(n)) <= 8 for n in written for hours in (figures.reading, figures.solving))

@@ -79,12 +79,15 @@ def test_links_lead_somewhere(page):
 
 
 def test_the_course_map_links_exactly_what_is_written():
-    rows = re.findall(r"^\| (\d+) \| (.+?) \| (.+?) \|", text_of("intro"), flags=re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \| (.+?) \| (.+?) \|$", text_of("intro"), flags=re.MULTILINE)
     assert [int(number) for number, _, _ in rows] == list(range(13))
-    for number, title, state in rows:
-        link = re.fullmatch(r"\[.+\]\((.+)\.md\)", title)
-        assert state == ("written" if link else "planned"), title
-        assert bool(link) == any(page.startswith(f"{int(number):02d}_") for page in PAGES), title
+    for number, title, notebook in rows:
+        page = re.fullmatch(r"\[.+\]\((.+)\.md\)", title)
+        assert bool(page) == any(name.startswith(f"{int(number):02d}_") for name in PAGES), title
+        (book,) = ROOT.glob(f"exercises/{int(number):02d}_*/*.ipynb") if page else [None]
+        assert notebook == (f"[notebook](repo:{book.relative_to(ROOT).as_posix()})" if page else "planned"), (
+            title
+        )
 
 
 def test_python_versions_are_those_of_the_package():

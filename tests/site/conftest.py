@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from chapter_pages import ROOT, SOURCES, newest
 from playwright.sync_api import sync_playwright
 
-ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "_build" / "html"
-SOURCES = ["chapters", "widgets", "kernels", "_config.yml", "_toc.yml"]
 
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text("utf-8"))
 FILES = [chapter["file"] for part in TOC["parts"] for chapter in part["chapters"]]
@@ -38,11 +37,6 @@ def pytest_generate_tests(metafunc):
     """A test that takes `name` runs for every page of the table of contents."""
     if "name" in metafunc.fixturenames:
         metafunc.parametrize("name", PAGES)
-
-
-def newest(paths):
-    files = [f for path in paths for f in ([path] if path.is_file() else path.rglob("*"))]
-    return max((f.stat().st_mtime for f in files if f.is_file() and "__pycache__" not in f.parts), default=0)
 
 
 @pytest.fixture(scope="session")
@@ -84,14 +78,14 @@ def browser():
 
 
 class Tab:
-    """Opens pages and keeps what must not happen in `trouble`."""
+    """Opens pages and keeps what must not happen in `trouble`. `formulas`: whether MathJax is there."""
 
-    def __init__(self, browser, allowed, **options):
+    def __init__(self, browser, allowed, formulas, **options):
         self.context = browser.new_context(**options)
         self.context.set_default_timeout(10_000)
         self.page = self.context.new_page()
         self.trouble = []
-        self.allowed = allowed
+        self.allowed, self.formulas = allowed, formulas
         self.context.route("**/*", self._decide)
         self.page.on("console", self._listen)
         self.page.on("pageerror", lambda error: self.trouble.append(f"uncaught: {error}"))
@@ -99,7 +93,9 @@ class Tab:
         self.page.on("response", lambda r: r.status >= 400 and self.trouble.append(f"{r.status}: {r.url}"))
 
     def _decide(self, route):
-        if route.request.url.startswith(self.allowed):
+        if not self.formulas and "/_static/mathjax/" in route.request.url:
+            route.fulfill(body="", content_type="text/javascript")
+        elif route.request.url.startswith(self.allowed):
             route.continue_()
         else:
             self.trouble.append(f"left the machine: {route.request.url}")
@@ -114,18 +110,27 @@ class Tab:
         self.page.goto(url)
         if self.page.locator("script[type='application/vnd.jupyter.widget-view+json']").count():
             self.page.wait_for_function("document.documentElement.dataset.widgets === 'ready'")
-        if self.page.locator(".math").count():
+        if self.formulas and self.page.locator(".math").count():
             self.page.wait_for_function("window.MathJax?.startup?.promise?.then(() => true)")
         return self.page
 
 
 @pytest.fixture
-def tab(browser, served, site):
+def formulas():
+    """Whether pages draw their formulas, which takes longer than all the rest of a page.
+
+    Those who test one widget on a page do without; test_pages.py opens every page, widgets and all, with them.
+    """
+    return False
+
+
+@pytest.fixture
+def tab(browser, served, site, formulas):
     """Opens a tab (options as Playwright's new_context); at the end, none may have had trouble."""
     tabs = []
 
     def new(**options):
-        tabs.append(Tab(browser, (served, site.as_uri(), "blob:", "data:"), **options))
+        tabs.append(Tab(browser, (served, site.as_uri(), "blob:", "data:"), formulas, **options))
         return tabs[-1]
 
     yield new

@@ -37,6 +37,11 @@ class Scan(HTMLParser):
             self.descriptions.append(attrs.get("content") or "")
 
 
+@pytest.fixture
+def formulas():
+    return True
+
+
 @pytest.fixture(scope="session")
 def scans(site):
     return {path: Scan(path.read_text("utf-8")) for path in site.rglob("*.html")}
@@ -151,3 +156,27 @@ def test_without_javascript_a_still_stands_in_for_each_widget(browser, served, n
     for host in page.locator(".ft-widget").all():
         assert len(host.locator(".ft-fallback").inner_text()) > 200
     context.close()
+
+
+def test_what_goes_on_to_the_right_fades_out_there(tab, served):
+    page = tab(viewport=PHONE).open(f"{served}/chapters/03_flash_forward.html")
+
+    def wait(what):
+        page.wait_for_function(f"""() => {{
+            const boxes = [...document.querySelectorAll('.pst-scrollable-table-container')];
+            const marked = boxes.filter((box) => box.hasAttribute('data-more'));
+            return {what};
+        }}""")
+
+    wait("0 < marked.length && marked.length < boxes.length")  # a narrow table fits
+    assert "linear-gradient" in page.locator("[data-more]").first.evaluate(
+        "(box) => getComputedStyle(box).maskImage"
+    )
+    page.set_viewport_size({"width": 1280, "height": 740})
+    wait("!marked.length")
+    page.set_viewport_size(PHONE)
+    wait("marked.length")
+    page.evaluate(
+        "document.querySelectorAll('[data-more]').forEach((box) => box.scrollTo(box.scrollWidth, 0))"
+    )
+    wait("!marked.length")

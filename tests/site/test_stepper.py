@@ -223,7 +223,7 @@ def test_cells_are_not_loaded_current_or_discarded(tab, served):
     root.locator(".ft-scores").press("Space")
     assert "".join(states()) == "dddd" + "cccc" + "a" * 8
     assert root.locator(".ft-facts strong").first.inner_text() == "4 of 16"
-    assert "in SRAM now" in root.locator(".ft-score").nth(5).get_attribute("aria-label")
+    assert "on chip now" in root.locator(".ft-score").nth(5).get_attribute("aria-label")
 
 
 def test_guard_off_shows_nan_with_a_sign_and_a_word_and_on_again_cures_it(tab, served):
@@ -337,7 +337,9 @@ def test_every_experiment_does_what_it_says(tab, served):
 @pytest.mark.parametrize("touch", [True, False])
 def test_touch_targets_are_large_enough(tab, served, touch):
     # On a phone's width whatever the browser says of its pointer: headless Chromium doesn't always say `coarse`.
-    page = tab(viewport={"width": 360, "height": 740}, has_touch=touch, is_mobile=touch).open(f"{served}/{PAGE}")
+    page = tab(viewport={"width": 360, "height": 740}, has_touch=touch, is_mobile=touch).open(
+        f"{served}/{PAGE}"
+    )
     targets = ".ft-stepper :is(.ft-controls button, select, input[type=range], .ft-check)"
     heights = page.locator(targets).evaluate_all("found => found.map(e => e.getBoundingClientRect().height)")
     assert len(heights) >= 7 and min(heights) >= 44, heights

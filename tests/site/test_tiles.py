@@ -232,7 +232,7 @@ def test_what_does_not_fit_is_said_with_a_sign_and_a_word(tab, served):
     heads, keys = root.locator("select").nth(1), root.locator("input[data-trait=tile_k]")
     heads.select_option("256")
     assert table(root)["shared, of 227 KiB"] == ("⚠ too much: 320", "⚠ too much: 256")
-    assert table(root)["held by a multiprocessor"] == ("⚠ none", "⚠ none")
+    assert table(root)["blocks a multiprocessor"] == ("⚠ none", "⚠ none")
     assert "⚠ Too large: shared memory does not hold the tiles with queries outside" in sentence(root)
     keys.fill("0")  # 16 keys
     assert table(root)["shared, of 227 KiB"] == ("96", "144") and "⚠" not in root.inner_text()

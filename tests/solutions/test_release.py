@@ -255,6 +255,16 @@ def test_a_source_that_would_leak_or_confuse_is_refused(source):
         source("REPOSITORY =", "### BEGIN SOLUTION\n### END SOLUTION\nREPOSITORY =")
 
 
+@pytest.mark.parametrize("read", [exercise.load_source, exercise.release, exercise.submission])
+def test_what_a_caller_writes_into_a_notebook_is_not_in_the_next_one(read):
+    before = nbformat.writes(read(ASSIGNMENT))
+    written = read(ASSIGNMENT)
+    written.cells[0].source += "mine"
+    written.cells.pop()
+    written.metadata.clear()
+    assert nbformat.writes(read(ASSIGNMENT)) == before
+
+
 def test_an_unknown_assignment_is_named():
     with pytest.raises(ValueError, match="'04_mask' does not exist; there are: .*03_flash_forward"):
         exercise.load_source("04_mask")
