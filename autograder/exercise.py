@@ -10,6 +10,7 @@ checksums are those that nbgrader will look for later. Nothing here is random: t
 
 import copy
 import difflib
+import functools
 import importlib.util
 import logging
 import re
@@ -108,7 +109,13 @@ def load_source(assignment):
         ValueError: no such assignment; a grade_id that occurs twice; a solution cell without a solution region.
     """
     path = _source_path(assignment)
-    text = path.read_text(encoding="utf-8").replace("{{repository}}", repository())
+    return copy.deepcopy(
+        _parsed(path.name, path.read_text(encoding="utf-8").replace("{{repository}}", repository()))
+    )
+
+
+@functools.cache  # the sample reads a source, and makes its release, again for each of a hundred submissions
+def _parsed(file, text):
     book = jupytext.reads(text, fmt="py:percent")
     book.metadata = nbformat.from_dict(copy.deepcopy(_METADATA))
     book.nbformat, book.nbformat_minor = 4, 5
@@ -120,14 +127,14 @@ def load_source(assignment):
             plain += 1
         else:
             if name in seen:
-                raise ValueError(f"{path.name}: grade_id {name!r} occurs twice")
+                raise ValueError(f"{file}: grade_id {name!r} occurs twice")
             seen.add(name)
             cell["id"] = name
             cell.metadata["nbgrader"].setdefault("cell_type", cell.cell_type)
         regions = cell.source.count(_BEGIN), cell.source.count(_END)
         if regions != ((1, 1) if is_solution(cell) else (0, 0)):
             raise ValueError(
-                f"{path.name}: cell {cell['id']} has {regions[0]} {_BEGIN!r} and {regions[1]} {_END!r}; "
+                f"{file}: cell {cell['id']} has {regions[0]} {_BEGIN!r} and {regions[1]} {_END!r}; "
                 f"a solution cell has one of each, any other has none"
             )
     nbformat.validate(book)
@@ -136,15 +143,20 @@ def load_source(assignment):
 
 def release(assignment):
     """The notebook that students get, made by nbgrader's generate_assignment in a throw-away course."""
+    return copy.deepcopy(_released(assignment, nbformat.writes(load_source(assignment))))
+
+
+@functools.cache
+def _released(assignment, source):
     from nbgrader.converters import GenerateAssignment
     from nbgrader.coursedir import CourseDirectory
     from traitlets.config import Config
 
     name = notebook_name(assignment)
     with tempfile.TemporaryDirectory(prefix="release-") as folder:
-        source = Path(folder) / "source" / assignment
-        source.mkdir(parents=True)
-        nbformat.write(load_source(assignment), source / f"{name}.ipynb")
+        path = Path(folder) / "source" / assignment / f"{name}.ipynb"
+        path.parent.mkdir(parents=True)
+        path.write_text(source, encoding="utf-8")
         config = Config()
         config.CourseDirectory.root = folder
         config.CourseDirectory.assignment_id = assignment

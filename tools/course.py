@@ -362,7 +362,16 @@ def build_book():
 
     All pages are read again in each build, since one that is reused does not repeat its warnings.
     """
-    sources = ("chapters", "widgets", "kernels", "autograder", "_config.yml", "_toc.yml", "requirements.txt")
+    sources = (
+        "chapters",
+        "widgets",
+        "kernels",
+        "autograder",
+        "solutions",
+        "_config.yml",
+        "_toc.yml",
+        "requirements.txt",
+    )
     inputs = digest([ROOT / name for name in sources])
     record = BUILD / "book.json"
     if read_json(record) == {"inputs": inputs} and (BUILD / "html" / "index.html").exists():
@@ -543,8 +552,10 @@ def test():
     if run([PYTHON, "-m", "ruff", "check", "."]):
         raise Stop("ruff has findings (above)")
     steps.next("Tests")
-    # A file's tests share what they set up, such as the graded sample class: they stay together, in the order of their names.
-    command = [PYTHON, "-m", "pytest", "-n", "logical", "--maxprocesses=4", "--dist=loadfile", "--no-loadscope-reorder"]
+    # A file's tests share what they set up, such as the graded sample class: they stay together, in the order of tests/conftest.py.
+    # One process more than there are cores, since those that try a sandbox's limits or a browser often wait.
+    workers = min(4, (os.cpu_count() or 1) + 1)
+    command = [PYTHON, "-m", "pytest", f"-n{workers}", "--dist=loadfile", "--no-loadscope-reorder"]
     if browser is None:
         become([*command, "--ignore=tests/site"])
     become(command, CHROMIUM=browser)  # "" for Playwright's own
