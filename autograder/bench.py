@@ -9,7 +9,9 @@ make the cases that our judge makes, and not the public ones, a start-up file of
 generator (`CASES`). That seed is then in reach of the student's code, which is the point of having a judge outside.
 
 A score is right when it is what the reference earns: full points, and none yet for a check that needs a GPU where there is none.
-Memory is the sum over the process tree of each process's proportional share (PSS), looked at every half second.
+Memory is the sum over the process tree of each process's proportional share (PSS), looked at every half second. CPU seconds are
+what the whole machine was busy meanwhile, so nothing else should run on it. The JSON is written again after each step, so that a run
+which is cut off leaves what it had measured.
 """
 
 import contextlib
@@ -30,6 +32,7 @@ from pathlib import Path
 from typing import Annotated
 
 import nbformat
+import numpy as np
 import psutil
 import typer
 from nbformat.v4 import new_code_cell
@@ -76,8 +79,8 @@ def compare(folder, source, submission, count, jobs=None):
         source: the instructor's notebook (with solutions) that the release is made from.
         submission: what each student hands in.
 
-    Returns:
-        a list of two dicts, a row for each grader.
+    Yields:
+        two dicts, a row for each grader, as soon as it is done.
     """
     ours, stock = Classroom.create(folder / "ours"), Classroom(folder / "stock")
     ours.add("bench", source, "bench")
@@ -96,20 +99,19 @@ def compare(folder, source, submission, count, jobs=None):
                         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}  # fmt: skip
     # Both find the libraries' files in the page cache.
     subprocess.run([sys.executable, "-c", "import torch, triton, nbgrader, ipykernel, distributed"], check=False)
-    rows = []
     for name, room, command in (
         ("stock nbgrader", stock, [sys.executable, "-m", "nbgrader", "autograde", "bench"]),
         ("autograder", ours, [*_grade(ours, "bench"), *(["--jobs", str(jobs)] if jobs else [])]),
     ):
         with open(folder / f"{name}.log", "w+") as log:
-            started = time.monotonic()
+            started, busy = time.monotonic(), _busy()
             process = subprocess.Popen(command, cwd=room.folder, env=env, stdout=log, stderr=subprocess.STDOUT)
             peak = 0
             while process.poll() is None:
                 peak = max(peak, sum(map(_share, _tree(process.pid))))
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(0.5)
-            seconds = time.monotonic() - started
+            seconds, busy = time.monotonic() - started, _busy() - busy
             log.seek(0)
             words = log.read()[-2000:]
         scores = room.auto_scores("bench")
@@ -118,32 +120,44 @@ def compare(folder, source, submission, count, jobs=None):
                  for cell, score in expected.items() if right[cell] < count}  # fmt: skip
         row = {
             "grader": name, "submissions": count, "seconds": round(seconds, 1), "per_minute": round(60 * count / seconds, 2),
-            "peak_mib": peak >> 20, "right": sum(right.values()), "scores": count * len(expected), "wrong": wrong,
+            "cpu_seconds_each": round(busy / count, 2), "peak_mib": peak >> 20, "right": sum(right.values()), "scores": count * len(expected), "wrong": wrong,
         }  # fmt: skip
         if process.returncode:
             row["problem"] = f"exit code {process.returncode}: {words}"
-        rows.append(row)
-    return rows
+        yield row
 
 
 def phases(folder, source, submission):
-    """Where the seconds of one submission go: phase -> seconds, each counted once."""
+    """Where the time of a submission goes in a process that has graded one before. Each phase is without those that lie inside it.
+
+    Returns:
+        phase -> {"seconds": on the clock, "cpu_grader": CPU seconds of the grader's process, "cpu_sandbox": and inside}.
+    """
     room = Classroom.create(folder)
     room.add("bench", source, "bench")
-    room.submit("bench", "student", submission)
-    spent, inner = Counter(), []
+    for student in ("first", "second"):
+        room.submit("bench", student, submission)
+    spent, inner = {}, []
+
+    def now(owner):
+        main = getattr(owner, "main", None)
+        return np.array([time.perf_counter(), time.process_time(), _cpu(main.pid) if main else 0.0])
 
     def timed(function, phase):
         def wrapper(*args, **kwargs):
-            started = time.perf_counter()
-            inner.append(0.0)
+            owner = args[0] if args else None
+            began, process = now(owner), getattr(owner, "main", None)
+            inner.append(np.zeros(3))
             try:
                 return function(*args, **kwargs)
             finally:
-                seconds = time.perf_counter() - started
-                spent[phase] += seconds - inner.pop()
+                took = now(owner) - began
+                if getattr(owner, "main", None) is not process:
+                    took[2] = now(owner)[2]  # a process that came up meanwhile; what it had done before is not known
+                took[2] = max(took[2], 0.0)  # one that is gone tells nothing more
+                spent[phase] = spent.get(phase, 0) + took - inner.pop()
                 if inner:
-                    inner[-1] += seconds
+                    inner[-1] += took * (1, 1, 0)  # what encloses it does not look at the sandbox
 
         return wrapper
 
@@ -164,11 +178,14 @@ def phases(folder, source, submission):
             original = getattr(owner, name)
             setattr(owner, name, timed(original, phase))
             stack.callback(delattr, owner, name) if inherited else stack.callback(setattr, owner, name, original)
-        job = room.job("bench", "student")
-        timed(judge.grade, "drawing the cases and comparing")(job)
-    list(room.record("bench", ["student"]))  # the first also makes nbgrader's objects
-    timed(lambda: list(room.record("bench", ["student"])), "recording, by nbgrader")()
-    return {phase: round(seconds, 3) for phase, seconds in spent.most_common()}
+        judge.grade(room.job("bench", "first"))  # which also starts the warm parent and draws the cases
+        spent.clear()
+        timed(judge.grade, "comparing, and all else")(room.job("bench", "second"))
+    list(room.record("bench", ["first"]))  # the first also makes nbgrader's objects
+    timed(lambda: list(room.record("bench", ["second"])), "recording, by nbgrader")()
+    names = ("seconds", "cpu_grader", "cpu_sandbox")
+    found = sorted(spent.items(), key=lambda item: -item[1][0])
+    return {phase: {name: round(float(x), 3) for name, x in zip(names, took, strict=True)} for phase, took in found}
 
 
 # -- a large class in which things go wrong ------------------------------------------------------------------------
@@ -203,11 +220,14 @@ def crashing():
     return [(cell, full), (call, dict.fromkeys(full, 0.0))]
 
 
-def simulate(folder, size, jobs=None):
+def simulate(folder, size, jobs=None, save=lambda so_far: None):
     """Grade a class of `size` quick notebooks, of which one in a hundred crashes.
 
     On the way a worker is killed (a quarter done), then the coordinator, which is started anew (half), then another worker
     (three quarters).
+
+    Args:
+        save: called with what there is of the result, each time that there is more.
 
     Returns:
         a dict: times, whether every score is right, what was tried more than once, and memory on the way.
@@ -232,9 +252,10 @@ def simulate(folder, size, jobs=None):
             done = sum(1 for _ in (room.folder / ".autograder" / "verdicts" / "bench").glob("*/*.json"))
             workers = [p for p in _tree(process.pid) if "spawn_main" in " ".join(_words(p))]
             while looks and done >= looks[0]:
-                memory.append({"graded": done, "coordinator_mib": _rss(process.pid) >> 20,
+                memory.append({"graded": done, "seconds": round(time.monotonic() - started, 1), "coordinator_mib": _rss(process.pid) >> 20,
                                "workers_mib": sorted(_rss(w.pid) >> 20 for w in workers)})  # fmt: skip
                 looks.pop(0)
+                save({"class_size": size, "happened": happened, "memory": memory})
             if events and done >= events[0][0] and workers:
                 what = events.pop(0)[1]
                 happened.append(f"{what} after {done} of {size}")
@@ -296,6 +317,19 @@ def _share(process):
     return 0
 
 
+def _busy():
+    """CPU seconds that this machine has worked since its start."""
+    times = psutil.cpu_times()
+    return times.user + times.system + getattr(times, "irq", 0) + getattr(times, "softirq", 0) + getattr(times, "nice", 0)
+
+
+def _cpu(pid):
+    """CPU seconds of a process and of its children that have ended."""
+    with contextlib.suppress(psutil.Error):
+        return sum(psutil.Process(pid).cpu_times()[:4])
+    return 0.0
+
+
 def machine():
     """What this was measured on."""
     names = ("nbgrader", "distributed", "numpy", "torch", "triton", "ipykernel")
@@ -320,21 +354,29 @@ def main(
 ):
     """Measure the grader, print the result and write it as JSON."""
     report = {"made": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"), "machine": machine(), "jobs": jobs or os.cpu_count()}
+    to = to or RESULTS / f"bench_{f'class_{class_size}' if class_size else f'stock_{count}'}.json"
+    to.parent.mkdir(parents=True, exist_ok=True)
+
+    def save(**more):
+        report.update(more)
+        part = to.with_name(f"{to.name}.part")
+        part.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        part.replace(to)
+
+    save()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         folder = Path(folder)
         if class_size:
-            what = f"class_{class_size}"
             source, ((book, _), *_) = quick()
-            report |= {"class": simulate(folder / "class", class_size, jobs), "phases": phases(folder / "phases", source, book)}
+            save(**{"class": simulate(folder / "class", class_size, jobs, lambda so_far: save(**{"class": so_far}))})
         else:
-            what = f"stock_{count}"
             source, book = exercise.load_source(ASSIGNMENT), exercise.submission(ASSIGNMENT)
-            rows = compare(folder / "compare", source, book, count, jobs)
-            report |= {"assignment": ASSIGNMENT, "graders": rows, "phases": phases(folder / "phases", source, book),
-                       "times_stock": round(rows[1]["per_minute"] / rows[0]["per_minute"], 2)}  # fmt: skip
-    to = to or RESULTS / f"bench_{what}.json"
-    to.parent.mkdir(parents=True, exist_ok=True)
-    to.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+            rows = []
+            for row in compare(folder / "compare", source, book, count, jobs):
+                rows.append(row)
+                save(assignment=ASSIGNMENT, graders=rows)
+            save(times_stock=round(rows[1]["per_minute"] / rows[0]["per_minute"], 2))
+        save(phases=phases(folder / "phases", source, book))
     print(json.dumps({k: v for k, v in report.items() if k != "machine"}, indent=1))
     print(f"wrote {to}")
 

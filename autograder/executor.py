@@ -31,6 +31,7 @@ from autograder.sandbox import Sandbox, anonymous_bytes
 MAX_ANSWER_BYTES = 256 * 2**20
 UNREADABLE = "no readable answer came back"
 _MAX_JSON = 2**16
+_FEW_FAULTS = 256  # page faults after which it is counted anew which pages were written to: 1 MiB of them
 _CUDA_CONTEXT = 3 * 2**29  # bytes on the card that a CUDA context with its libraries and our inputs may take before a call
 _PATIENCE = 2.0  # seconds that a killed call's parent gets to notice
 _START = 120  # seconds that a process of ours has to come up on a busy machine
@@ -182,9 +183,12 @@ class _Process:
 
     def _end_others(self):
         """Kill all but the process itself and bubblewrap's: a call may leave nothing behind, however it was started."""
-        keep = {self.main.pid, *self.sandbox.helpers, *(p.pid for p in self.main.parents())}
-        for process in self.sandbox.processes():
-            if process.pid not in keep:
+        ours = {self.main.pid, *self.sandbox.helpers}
+        others = [process for process in self.sandbox.processes() if process.pid not in ours]
+        if others:  # without a warm parent, bubblewrap's own are among them
+            ours.update(p.pid for p in self.main.parents())
+        for process in others:
+            if process.pid not in ours:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
 
@@ -305,6 +309,7 @@ class _Meter:
 
     def __init__(self, process, number, tensors):
         self.process, self.number = process, number
+        self._dirty, self._faults = {}, 0
         self._peak = 0
         self._told = False
         self._gpu = _nvml() if tensors and process.sandbox.gpu else None
@@ -322,7 +327,7 @@ class _Meter:
         """Called again and again until the answer is there."""
         sandbox = self.process.sandbox
         said = [word for word in ("ready", "done") if word not in self._let and sandbox.look(self.number, word, 0) is not None]
-        high, dirty, files, gpu = self._read()
+        high, dirty, files, gpu = self._read(bool(said))
         grown = sum(max(self._grown(pid, *sizes), 0) for pid, sizes in high.items())
         written = sum(max(size - self._start[1].get(pid, 0), 0) for pid, size in dirty.items())
         if "ready" in said:
@@ -347,11 +352,9 @@ class _Meter:
         self._files_seen[pid] = max(mapped, self._files_seen.get(pid, 0))
         return size - (whole - of_files) - min(self._files_seen[pid], of_files)
 
-    def _read(self, reset=False):
-        high, dirty, files = {}, {}, 0
-        pids = []
-        with contextlib.suppress(psutil.Error):
-            pids = [p.pid for p in self.process.sandbox.processes()]
+    def _read(self, exactly=True, reset=False):
+        high, files, faults = {}, 0, 0
+        pids = self.process.sandbox.pids()
         for pid in pids:
             with contextlib.suppress(OSError, ValueError):
                 root = Path(f"/proc/{pid}")
@@ -359,10 +362,18 @@ class _Meter:
                     (root / "clear_refs").write_text("5")
                 status = (root / "status").read_text()
                 high[pid] = _field(status, "VmRSS" if reset else "VmHWM"), _field(status, "RssFile")
-                dirty[pid] = _field((root / "smaps_rollup").read_text(), "Private_Dirty")
+                # Of its own and of the children that it has waited for, minor and major ones.
+                faults += sum(map(int, (root / "stat").read_text().rpartition(")")[2].split()[7:11]))
                 files += anonymous_bytes(pid)
+        # What was written to takes long to count. A page that was shared since a fork becomes a process's own by a fault, so as long
+        # as there were few, and the processes are the same, there is nothing to count.
+        if exactly or set(high) != set(self._dirty) or not 0 <= faults - self._faults <= _FEW_FAULTS:
+            self._dirty, self._faults = {}, faults
+            for pid in high:
+                with contextlib.suppress(OSError, ValueError):
+                    self._dirty[pid] = _field(Path(f"/proc/{pid}/smaps_rollup").read_text(), "Private_Dirty")
         files += self._tmpfs()
-        return high, dirty, files, self._gpu(pids) if self._gpu else 0
+        return high, self._dirty, files, self._gpu(pids) if self._gpu else 0
 
     def _tmpfs(self):
         used = 0

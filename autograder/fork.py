@@ -3,11 +3,17 @@
 They are run as scripts, and need nothing but the standard library until `serve` does its imports.
 """
 
+import contextlib
 import os
 import socket
 import sys
 
-PRELOAD = ("multiprocessing", "numpy", "torch", "triton", "triton.language", "ipykernel.kernelapp", "ipykernel.zmqshell")
+# What the notebook's kernel and the kernel driver import, and what submissions come to import by themselves: a first launch imports
+# Gluon, and Matplotlib lists the machine's fonts. Not pyplot, which on import looks whether it runs in IPython.
+PRELOAD = (
+    "multiprocessing", "numpy", "torch", "triton", "triton.language", "triton.experimental.gluon",
+    "ipykernel.kernelapp", "ipykernel.zmqshell", "matplotlib.font_manager", "matplotlib.figure", "matplotlib.backends.backend_agg",
+)  # fmt: skip
 _JOINED = {"mnt": 0x00020000, "net": 0x40000000, "ipc": 0x08000000, "uts": 0x04000000, "cgroup": 0x02000000, "user": 0x10000000}
 _PID_NAMESPACE = 0x20000000
 _LIMITS = 16  # kinds of rlimits in Linux
@@ -20,10 +26,19 @@ def serve(listener):
     Returns:
         the arguments of the Python that is to run now: `-m module ...` or `-c code`.
     """
+    import gc
     import signal
 
+    # Listing the machine's fonts takes a thread, and a process that has had one is not as it was. So a child does it, and leaves
+    # the list where Matplotlib looks for it.
+    if os.fork() == 0:
+        with contextlib.suppress(BaseException):
+            __import__("matplotlib.font_manager")
+        os._exit(0)
+    os.wait()
     for name in PRELOAD:
-        __import__(name)
+        with contextlib.suppress(ImportError):  # what is not installed, or not in this version, no submission can import either
+            __import__(name)
     listener = socket.socket(fileno=listener)
     me = os.getpid()
     if len(os.listdir("/proc/self/task")) > 1:
@@ -36,6 +51,9 @@ def serve(listener):
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
+    # What is here stays: a fork's garbage collection need not look at it, and so copy all of it.
+    gc.collect()
+    gc.freeze()
     while True:
         connection, _ = listener.accept()
         if os.fork() == 0:

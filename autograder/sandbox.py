@@ -9,6 +9,7 @@ don't exist there.
 import contextlib
 import functools
 import importlib.util
+import mmap
 import os
 import re
 import shutil
@@ -171,24 +172,27 @@ def _is_package_folder(path):
     return bool(path) and os.path.isdir(path) and any(Path(path).glob("*.dist-info"))
 
 
-def descendants(process, most):
-    """The processes below `process`; it stops looking after `most`, since a fork bomb grows faster than anyone counts.
+def descendants(pid, most):
+    """The pids of the processes below `pid`; it stops looking after `most`, since a fork bomb grows faster than anyone counts.
 
     (psutil's own `children` reads all of /proc each time, and this is asked often.)
     """
     if not _LISTS_CHILDREN:
-        return process.children(recursive=True)[:most]
-    found, waiting = [], [process.pid]
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return [p.pid for p in psutil.Process(pid).children(recursive=True)[:most]]
+        return []
+    found, waiting = [], [pid]
     while waiting and len(found) < most:
-        pid = waiting.pop(0)
+        tasks = f"/proc/{waiting.pop(0)}/task"
+        children = []
         try:
-            lists = [(task / "children").read_text().split() for task in Path(f"/proc/{pid}/task").iterdir()]
+            for task in os.listdir(tasks):
+                with open(f"{tasks}/{task}/children", "rb") as file:
+                    children += map(int, file.read().split())
         except OSError:
             continue  # it ended while we looked
-        for child in map(int, sum(lists, [])[:most]):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                found.append(psutil.Process(child))
-                waiting.append(child)
+        found += children[:most]
+        waiting += children[:most]
     return found
 
 
@@ -409,14 +413,20 @@ class Sandbox:
         with contextlib.suppress(psutil.NoSuchProcess):
             self._roots += map(psutil.Process, pids)
             if self.parent:
-                self.helpers = frozenset([pids[0], *(p.pid for p in descendants(self._roots[0], self.limits.processes))])
+                self.helpers = frozenset([pids[0], *descendants(pids[0], self.limits.processes)])
+
+    def pids(self):
+        """The pid of every process inside, bubblewrap's own included; when there are more than the limit, some more than that."""
+        return [pid for root in self._roots for pid in (root.pid, *descendants(root.pid, self.limits.processes + 1))]
 
     def processes(self):
-        """Every live process inside, bubblewrap's own included; when there are more than the limit, some more than that."""
+        """The same as `psutil.Process`, for more than a look at them."""
         found = []
         for root in self._roots:
-            with contextlib.suppress(psutil.Error):
-                found += [root, *descendants(root, self.limits.processes + 1)]
+            found.append(root)
+            for pid in descendants(root.pid, self.limits.processes + 1):
+                with contextlib.suppress(psutil.Error):
+                    found.append(psutil.Process(pid))
         return found
 
     def kill(self):
@@ -441,41 +451,41 @@ class Sandbox:
             if before is not None and ours.memory_info().rss > before + FLOOD_BYTES:
                 self.verdict = "flood"
                 self.kill()
-            processes = self.processes()
-            if len(processes) > self.limits.processes:  # at once: each look at a fork bomb costs more than the last
+            pids = self.pids()
+            if len(pids) > self.limits.processes:  # at once: each look at a fork bomb costs more than the last
                 self.verdict = "processes"
                 self.kill()
                 continue
             threads, resident = 0, hidden
             if tick % 10 == 0:  # what is rarer and costs more to count
-                hidden = sum(anonymous_bytes(p.pid) for p in processes)
+                hidden = sum(map(anonymous_bytes, pids))
                 if _disk_bytes(self.answers) + _disk_bytes(self.kernel) > self.limits.file_bytes:
                     self.verdict = "disk"
                     self.kill()
             tick += 1
-            for process in processes:
-                with contextlib.suppress(psutil.Error):
-                    threads += process.num_threads()
-                    resident += process.memory_info().rss
+            for pid in pids:
+                its_threads, its_bytes = _size(pid)
+                threads += its_threads
+                resident += its_bytes
             if threads > self.limits.threads:
                 self.verdict = "processes"
             # RSS counts a page once for every process that shares it, so it only says when to look closer.
             elif resident > self.limits.memory_bytes:
-                self.verdict = self._closer(processes, hidden) or self.verdict
+                self.verdict = self._closer(hidden) or self.verdict
             if self.verdict:
                 self.kill()
 
-    def _closer(self, processes, total):
-        """ "memory" when the proportional shares of `processes` and `total` are too much, else None.
+    def _closer(self, total):
+        """ "memory" when the processes' proportional shares and `total` are too much, else None.
 
         Shares take long to read, the longer the more processes there are. So these are counted again after each, lest a fork
         bomb outgrow us meanwhile.
         """
-        for process in processes:
+        for process in self.processes():
             total += _share(process)
             if total > self.limits.memory_bytes:
                 return "memory"
-            if len(self.processes()) > self.limits.processes:
+            if len(self.pids()) > self.limits.processes:
                 return "processes"
         return None
 
@@ -484,12 +494,21 @@ def anonymous_bytes(pid):
     """Bytes in memfds and deleted files that the process holds open: memory that no RSS counts until it is mapped."""
     total = 0
     with contextlib.suppress(OSError):
-        for entry in Path(f"/proc/{pid}/fd").iterdir():
+        for name in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
-                target = str(entry.readlink())
+                target = os.readlink(f"/proc/{pid}/fd/{name}")
                 if target.startswith("/memfd:") or target.endswith(" (deleted)"):
-                    total += entry.stat().st_blocks * 512
+                    total += os.stat(f"/proc/{pid}/fd/{name}").st_blocks * 512
     return total
+
+
+def _size(pid):
+    """How many threads the process has, and how many bytes are resident; (0, 0) when it is gone."""
+    with contextlib.suppress(OSError):
+        with open(f"/proc/{pid}/stat", "rb") as file:  # psutil reads several files, and this is asked 20 times a second
+            fields = file.read().rpartition(b")")[2].split()
+        return int(fields[17]), int(fields[21]) * mmap.PAGESIZE
+    return 0, 0
 
 
 def _disk_bytes(folder, most=10_000):

@@ -1,5 +1,6 @@
 """The bench measures what it says: the same cases for both graders, and scores that are compared with the right ones."""
 
+import json
 import subprocess
 import sys
 
@@ -42,20 +43,39 @@ def test_both_graders_are_measured_and_compared_with_what_is_right(tmp_path, rig
     stock, ours = bench.compare(tmp_path, source, book, 2)
     for row in (stock, ours):
         assert row["right"] == row["scores"] == 4 and not row["wrong"] and "problem" not in row, row
-        assert row["per_minute"] > 0 and 50 < row["peak_mib"] < 8000
+        assert row["per_minute"] > 0 and row["cpu_seconds_each"] > 0 and 50 < row["peak_mib"] < 8000
     assert (stock["grader"], ours["grader"]) == ("stock nbgrader", "autograder")
+
+
+def test_a_run_that_is_cut_off_leaves_what_it_had_measured(tmp_path, monkeypatch):
+    def compare(*_):
+        yield {"grader": "stock nbgrader", "per_minute": 5.0}
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench, "compare", compare)
+    with pytest.raises(KeyboardInterrupt):
+        bench.main(count=2, class_size=None, jobs=None, to=tmp_path / "bench.json")
+    left = json.loads((tmp_path / "bench.json").read_text())
+    assert left["graders"] == [{"grader": "stock nbgrader", "per_minute": 5.0}] and left["machine"]["numpy"]
+    assert [path.name for path in tmp_path.iterdir()] == ["bench.json"]
 
 
 @needs_sandbox
 def test_every_second_has_a_phase(tmp_path, right):
     found = bench.phases(tmp_path / "phases", *right)
-    assert found["sandbox and Jupyter kernel: start"] > 0.05 and found["the notebook's cells"] > 0
-    assert {"calls in the notebook's process", "recording, by nbgrader", "drawing the cases and comparing"} <= set(found)
+    assert found["sandbox and Jupyter kernel: start"]["seconds"] > 0.05
+    assert {"the notebook's cells", "recording, by nbgrader", "comparing, and all else"} <= set(found)
+    calls = found["calls in the notebook's process"]
+    assert calls["cpu_sandbox"] > 0 and calls["cpu_grader"] > 0  # ten calls, each in a fork
+    assert all(took[kind] >= 0 for took in found.values() for kind in ("cpu_grader", "cpu_sandbox")), found
+    assert found["recording, by nbgrader"]["cpu_sandbox"] == 0
 
 
 @needs_sandbox
 def test_a_class_in_which_workers_and_the_coordinator_die_ends_with_every_score_right(tmp_path):
-    found = bench.simulate(tmp_path / "class", 12, jobs=2)
+    saved = []
+    found = bench.simulate(tmp_path / "class", 12, jobs=2, save=lambda so_far: saved.append(len(so_far["memory"])))
+    assert saved == list(range(1, len(found["memory"]) + 1))
     assert found["right"] == 12 and found["crashing"] == 1 and "problem" not in found, found
     assert [text.split(" after")[0] for text in found["happened"]] == [
         "a worker is killed", "the coordinator is killed", "a worker is killed"]  # fmt: skip

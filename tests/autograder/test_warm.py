@@ -1,5 +1,6 @@
 """A fork of the warm parent is walled in exactly as what bubblewrap starts, and carries nothing but imported libraries."""
 
+import ast
 import json
 import os
 import subprocess
@@ -252,6 +253,37 @@ def test_the_peak_of_a_call_is_the_same_either_way(parent, monkeypatch, cell):
     fork, exec_ = (ask(way, cell, n, monkeypatch) for way in ("fork", "exec"))
     assert abs(fork - exec_) < 4, (fork, exec_)
     assert (fork < 24) == (cell == "def step(n): return np.zeros(8)")
+
+
+_LAUNCH = """
+import runpy, sys
+for name in runpy.run_path({program!r})["PRELOAD"]:
+    __import__(name)
+before = set(sys.modules)
+import torch, triton
+import triton.language as tl
+
+@triton.jit
+def kernel(x, n, N: tl.constexpr):
+    i = tl.arange(0, N)
+    v = tl.load(x + i, mask=i < n, other=0.0)
+    tl.store(x + i, v + tl.max(v, 0), mask=i < n)
+
+x = torch.arange(4.0)
+kernel[(1,)](x, 4, N=8)
+assert x.tolist() == [3, 4, 5, 6]
+import matplotlib.pyplot as plt
+plt.figure().add_subplot().plot([1, 2])
+print(sorted(name for name in set(sys.modules) - before if name.split(".")[0] in ("torch", "triton", "matplotlib", "PIL")))
+"""
+
+
+def test_what_a_first_launch_and_a_first_figure_import_is_there_before_the_fork(tmp_path):
+    """Else each call, which is a fork of its own, imports it anew."""
+    (tmp_path / "launch.py").write_text(_LAUNCH.format(program=str(warm.PROGRAM)))
+    env = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "MPLBACKEND": "agg", "MPLCONFIGDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, tmp_path / "launch.py"], capture_output=True, text=True, check=True, env=env)
+    assert set(ast.literal_eval(done.stdout)) <= {"matplotlib.pyplot", "matplotlib.style", "matplotlib.style.core"}
 
 
 @pytest.mark.parametrize("reason", ["cannot nest", "differs"])
