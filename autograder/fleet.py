@@ -78,9 +78,15 @@ def local(submissions, workers=None, gpu=False):
     each = each[: min(submissions, workers or len(each))]
     spec = {i: {"cls": Nanny, "options": options} for i, options in enumerate(each)}
     scheduler = {"cls": Scheduler, "options": here | {"dashboard": False}}
-    # The second time that a submission's worker dies is the last: `grade_all` then makes sure that it was to blame.
+    settings = {
+        # The second time that a submission's worker dies is the last: `grade_all` then makes sure that it was to blame.
+        "distributed.scheduler.allowed-failures": 1,
+        "distributed.logging.distributed": "critical",
+        # Dask's statistical profiler keeps an hour of stacks, some 200 KiB for each submission.
+        "distributed.worker.profile.enabled": False,
+    }
     with (
-        dask_config.set({"distributed.scheduler.allowed-failures": 1, "distributed.logging.distributed": "critical"}),
+        dask_config.set(settings),
         SpecCluster(workers=spec, scheduler=scheduler, silence_logs=_SILENCE) as cluster,
         Client(cluster) as client,
     ):

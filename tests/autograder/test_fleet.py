@@ -48,6 +48,12 @@ def until(condition, seconds=60):
     return found
 
 
+def test_no_worker_keeps_a_profile(client):
+    """Dask's profiler would hold an hour of stacks."""
+    running = client.run(lambda dask_worker: sorted(dask_worker.periodic_callbacks))
+    assert running and not any("profile" in name for names in running.values() for name in names)
+
+
 def test_a_submission_that_kills_every_worker_is_given_up_and_the_rest_is_graded(client, tmp_path):
     innocent = {f"s{i}": "linger" for i in range(6)}
     todo = jobs(tmp_path, s00="", poison="die", **innocent)
