@@ -205,12 +205,18 @@ class _Process:
         return ended is not None
 
     def _overdue(self, number, seconds):
+        late = f"the call took longer than {seconds:.0f} s"
+        if len(self.sandbox.pids()) > self.sandbox.limits.processes:
+            # On a machine this busy the watchdog may not have had its turn.
+            self.sandbox.verdict = self.sandbox.verdict or "processes"
+            self.sandbox.kill()
+            raise Stop(self.reason(late))
         with contextlib.suppress(psutil.Error):
             self._end_others()
         if not self._finish(number):
             self.sandbox.kill()
-            raise Stop(f"the call took longer than {seconds:.0f} s")
-        return contestant.Answer(problem=f"the call took longer than {seconds:.0f} s and was stopped")
+            raise Stop(late)
+        return contestant.Answer(problem=f"{late} and was stopped")
 
     def reason(self, otherwise):
         if self.sandbox.verdict == "memory":

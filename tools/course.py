@@ -553,9 +553,7 @@ def test():
         raise Stop("ruff has findings (above)")
     steps.next("Tests")
     # A file's tests share what they set up, such as the graded sample class: they stay together, in the order of tests/conftest.py.
-    # One process more than there are cores, since those that try a sandbox's limits or a browser often wait.
-    workers = min(4, (os.cpu_count() or 1) + 1)
-    command = [PYTHON, "-m", "pytest", f"-n{workers}", "--dist=loadfile", "--no-loadscope-reorder"]
+    command = [PYTHON, "-m", "pytest", "-n", "logical", "--maxprocesses=4", "--dist=loadfile", "--no-loadscope-reorder"]
     if browser is None:
         become([*command, "--ignore=tests/site"])
     become(command, CHROMIUM=browser)  # "" for Playwright's own

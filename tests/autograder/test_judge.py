@@ -90,6 +90,20 @@ def test_a_call_that_dies_fails_its_check_with_the_reason(graded, body, reason):
     assert reason in " ".join(c["message"] for c in verdict["cells"]["check-03-step"]["cases"])
 
 
+def test_too_many_processes_are_the_reason_even_if_the_watchdog_had_no_turn(graded, monkeypatch):
+    """A fork bomb keeps the machine so busy that its time may be up first."""
+    monkeypatch.setattr(Sandbox, "_watch_until_stopped", lambda self: None)
+    body = """def step(state, tile):
+    import os, time
+    for _ in range(70):
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+    time.sleep(60)"""
+    verdict, _ = graded(notebook=submission(body), cell_seconds=3.0)
+    assert "too many processes" in " ".join(c["message"] for c in verdict["cells"]["check-03-step"]["cases"])
+
+
 def test_what_a_call_leaves_behind_is_not_there_for_the_next_one(graded):
     """A call runs in a child: it can't keep the judge's inputs, count calls, or print them into the notebook."""
     spy = STEP.replace("m, l, o = state", "seen.append(state); print('SPIED', tile)\n    m, l, o = state")

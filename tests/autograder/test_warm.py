@@ -47,9 +47,16 @@ def gone(pids, seconds=10):
     deadline = time.monotonic() + seconds
     alive = pids
     while alive and time.monotonic() < deadline:
-        alive = [p for p in alive if psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE]
+        alive = [p for p in alive if lives(p)]
         time.sleep(0.02)
     return not alive
+
+
+def lives(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_inside_everything_is_as_bubblewrap_makes_it(parent):
