@@ -15,6 +15,7 @@ import importlib.metadata
 import json
 import math
 import platform
+import re
 import sys
 from pathlib import Path
 
@@ -67,7 +68,12 @@ def measured(prepare, inputs, exact, at, time):
     except ImportError as problem:
         return {"why": f"not installed: {problem.name or problem}"}
     except Exception as problem:  # a peer may fail in any way; that is a result too
-        return {"why": f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"}
+        return {"why": f"{type(problem).__name__}: {without_folders(str(problem))[:200]}"}
+
+
+def without_folders(text):
+    """text in one line, with file names in place of paths: results are published, and say nothing of the machine's folders."""
+    return re.sub(r"(?<![\w.])/(?:[^\s/'\"]+/)+", "", " ".join(text.split()))
 
 
 def dense_inputs(head_dim, length, many=3):

@@ -2,6 +2,7 @@
 made on a card and committed; `test_committed_results` reads those."""
 
 import json
+import os
 import re
 import xml.etree.ElementTree
 
@@ -87,12 +88,22 @@ def test_the_plot_is_the_same_bytes_every_time_and_has_every_name(tmp_path):
         (lambda o: torch.where(torch.arange(4) == 2, torch.nan, o), "wrong: its relative error is nan"),
         (lambda o: 1 / 0, "ZeroDivisionError: division by zero"),
         (lambda o: __import__("no_such_package"), "not installed: no_such_package"),
+        (
+            lambda o: os.stat("/home/ada/none.cu"),
+            "FileNotFoundError: [Errno 2] No such file or directory: 'none.cu'",
+        ),
     ],
 )
 def test_what_is_wrong_is_not_timed(spoil, why):
     o = torch.arange(8.0).reshape(1, 2, 4) + 1
     row = bench.measured(lambda: lambda: spoil(o), (), o[bench.HEAD].double(), bench.HEAD, lambda call: 1 / 0)
     assert "ms" not in row and row["why"].startswith(why)
+
+
+@pytest.mark.parametrize("path", sorted(bench.RESULTS.iterdir()), ids=lambda path: path.name)
+def test_results_name_no_folder_of_the_machine(path):
+    text = path.read_text(encoding="utf-8")
+    assert not any(f"/{folder}/" in text for folder in ("root", "home", "tmp", "Users"))
 
 
 def test_what_is_right_is_timed():
