@@ -220,11 +220,15 @@ def _rows_mistakes(s, v, tile_q, tile_k, exact, dtype=np.float64):
 
 
 def _relative(base, s, v, dtype):
-    """(o, lse) from weights relative to `base` (..., n_q, 1), where these may all vanish: o is then 0 / 0, or what a guard makes of it."""
+    """(o, lse) from weights relative to `base` (..., n_q, 1), where these may all vanish: o is then 0 / 0, or what a guard makes of it.
+
+    Where they have nearly vanished, both are a matter of rounding: such numbers have fewer digits the smaller they are.
+    """
     w = np.exp((s - base).astype(dtype))
     total = w.sum(-1, keepdims=True)
-    o = w @ v / total
-    return {"o": np.ma.array(o, mask=np.broadcast_to(total == 0, o.shape)), "lse": (base + np.log(total))[..., 0]}
+    o, lse = w @ v / total, base + np.log(total)
+    faint = total < np.finfo(dtype).tiny
+    return {"o": np.ma.array(o, mask=np.broadcast_to(faint, o.shape)), "lse": np.ma.array(lse, mask=faint & (total > 0))[..., 0]}
 
 
 def _ratio(w, v):

@@ -400,7 +400,7 @@ def _tiles_cases(rng, rung):
         f"{n} queries in tiles of {tile}, {b * tile} keys: the last is short", n, b * tile, tile, tile
     )
     q_len = 4 * _between(rng, 2, 4)
-    kv_len = q_len + _between(rng, 9, 20)
+    kv_len = q_len + 4 * _between(rng, 2, 4) + 3  # the own key of a tile's first query ends a tile: it alone makes that tile full
     yield _tiles_case(f"{q_len} queries, {kv_len} keys, tiles of 4 and 8, causal", q_len, kv_len, 4, 8, True)
     kv_len = _between(rng, 6, 11)
     q_len = kv_len + _between(rng, 9, 14)
@@ -1129,7 +1129,8 @@ def _ragged_cases(rng, rung):
         rng, rung, (lens, lens), (40, 40), causal=True, blocks=(16, 32),
     )  # fmt: skip
     q_lens = [_between(rng, 2, 15), 24]
-    kv_lens = [q_lens[0] + _between(rng, 10, 20), 24 + _between(rng, 3, 20)]
+    # At most 8 keys more: then the walk as it should be reaches every key, and a diagonal in a wrong place is all that differs.
+    kv_lens = [q_lens[0] + _between(rng, 10, 20), 24 + _between(rng, 3, 8)]
     yield _kernel_case(
         f"2 sequences, {q_lens[0]} queries on {kv_lens[0]} keys and {q_lens[1]} on {kv_lens[1]}, causal, 2 heads",
         rng, rung, (q_lens, kv_lens), (24, 48), heads=2, causal=True,
@@ -1232,7 +1233,7 @@ def _skips_cases(rng, rung):
         (16, 64),
         heads=2,
     )
-    lens = [64, _between(rng, 17, 64), _between(rng, 2, 40)]
+    lens = [64, _between(rng, 17, 64), _between(rng, 2, 32)]  # the last has one tile of keys, also where the tensor's diagonal has two
     yield case(
         f"3 sequences of {lens[0]}, {lens[1]} and {lens[2]} tokens, causal, tiles of 16 and 32",
         (lens, lens), (64, 64), causal=True, blocks=(16, 32),

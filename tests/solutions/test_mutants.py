@@ -93,6 +93,19 @@ def test_a_mutant_fails_what_the_matrix_says(assignment, mutant, seed, release, 
         assert mutant.hint[name] in reasons[name]
 
 
+@pytest.mark.parametrize("assignment, mutant", MUTANTS)
+def test_no_seed_lets_a_mutant_pass(assignment, mutant, release, define, checked):
+    """A class draws a seed of its own: what is caught with most of them only would be a grade by luck."""
+    space, edited = define(exercise.submission(assignment, mutant)), {cell for cell, _, _ in mutant.edits}
+    for name in sorted(mutant.fails.intersection(here(assignment))):
+        if rung(CHECKS[name]) != "numpy" or "memory" in name or not exercise.runs(assignment)[name] & edited:
+            continue  # these take too long for so many
+        for seed in range(100, 120):
+            mistakes = [r.mistake for r in results(name, space[checked(release)[name][0]], seed) if not r.passed]
+            assert mistakes, (name, seed)
+            assert name not in mutant.hint or mutant.hint[name] in mistakes, (name, seed, mistakes)
+
+
 def test_the_matrix_names_cells_checks_and_hints_that_exist(assignment, release, checked):
     runs, mutants = exercise.runs(assignment), exercise.mutants(assignment)
     assert list(runs) == list(checked(release))
