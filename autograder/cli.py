@@ -251,11 +251,23 @@ def report(
     from autograder import report as reports
 
     classroom = _classroom(folder)
-    everything = []
     names = [assignment] if assignment else classroom.assignments()
-    for name in names:
-        entries = reports.rows(classroom, name)
-        everything += entries
+    found = {name: reports.rows(classroom, name) for name in names}
+    everything = [entry for entries in found.values() for entry in entries]
+    waiting = [e for e in everything if reports.waits(e)]
+    refused = (csv or json or canvas or moodle) and waiting and not partial
+    files = [(audit, lambda: reports.as_audit(classroom, names))]
+    if not refused:
+        files += [
+            (csv, lambda: reports.as_csv(everything)),
+            (json, lambda: reports.as_json(everything)),
+            (canvas, lambda: reports.as_canvas(everything, reports.people(classroom))),
+            (moodle, lambda: reports.as_moodle(everything, reports.people(classroom))),
+        ]
+    files = [(path, text) for path, text in files if path]
+    for path, text in files:  # before anything is printed: whoever reads that may stop reading, as `head` does
+        path.write_text(text(), encoding="utf-8")
+    for name, entries in found.items():
         if not entries:
             out.print(f"{name}: nothing was handed in", highlight=False)
             continue
@@ -263,23 +275,11 @@ def report(
         for more in (reports.failure_table(entries), reports.histogram(entries)):
             if more is not None:
                 out.print(more)
-
-    def write(path, text):
-        path.write_text(text, encoding="utf-8")
+    for path, _ in files:
         typer.echo(f"wrote {path}")
-
-    if audit:
-        write(audit, reports.as_audit(classroom, names))
-    waiting = [e for e in everything if reports.waits(e)]
-    if (csv or json or canvas or moodle) and waiting and not partial:
+    if refused:
         _fail(f"{len(waiting)} of {len(everything)} rows have scores that are waiting, which are not zeros; "
               "grade them (on a GPU, or by hand), or write the file with --partial", WAITING)  # fmt: skip
-    for path, text in ((csv, reports.as_csv), (json, reports.as_json)):
-        if path:
-            write(path, text(everything))
-    for path, text in ((canvas, reports.as_canvas), (moodle, reports.as_moodle)):
-        if path:
-            write(path, text(everything, reports.people(classroom)))
     if canvas or moodle:
         for name, (possible, scores) in reports.exportable(everything).items():
             rows = sum(e["assignment"] == name for e in everything)

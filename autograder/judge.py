@@ -26,7 +26,6 @@ import json
 import os
 import platform
 import time
-import types
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -233,59 +232,6 @@ def generator(seed, check):
     return np.random.default_rng(list(hmac.digest(seed, check.encode(), "sha256")))
 
 
-_KEPT_BYTES = 64 * 2**20  # of all cases that a process keeps
-_kept = {}  # (seed, name, rung, what draws) -> the cases, and their bytes; those that were used last are last
-
-
-def cases(seed, check, rung):
-    """Yield the cases of `check`, which are the same for every submission of a class: see `generator`.
-
-    A process keeps them for the submissions that follow, the last used up to `_KEPT_BYTES` of them. So nothing may change
-    them: every array in them is read-only, those that only `wrong` computes with as well.
-    """
-    key = seed, check.name, rung, check.cases
-    found = _kept.pop(key, None)
-    if found is None:
-        found, total = [], 0
-        for case in check.cases(generator(seed, check.name), rung):
-            for array in _arrays(case):
-                array.setflags(write=False)
-                total += array.nbytes
-            if total <= _KEPT_BYTES:
-                found.append(case)
-            yield case
-        if total > _KEPT_BYTES:
-            return
-        found = found, total
-    else:
-        yield from found[0]
-    while _kept and sum(size for _, size in _kept.values()) + found[1] > _KEPT_BYTES:
-        del _kept[next(iter(_kept))]
-    _kept[key] = found
-
-
-def _arrays(*waiting):
-    """Every array that can be reached from `waiting`: through tuples, dicts, dataclasses, and what functions remember."""
-    waiting, seen = list(waiting), set()
-    while waiting:
-        value = waiting.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, np.ndarray):
-            yield value
-        elif isinstance(value, (tuple, list)):
-            waiting += value
-        elif isinstance(value, dict):
-            waiting += value.values()
-        elif dataclasses.is_dataclass(value):
-            waiting += vars(value).values()
-        elif isinstance(value, functools.partial):
-            waiting += [value.func, *value.args, *value.keywords.values()]
-        elif isinstance(value, types.FunctionType):
-            waiting += [*(c.cell_contents for c in value.__closure__ or ()), *(value.__defaults__ or ())]
-
-
 def entry(cell, status, message="", results=(), seconds=0.0, rung=None, memory_rate=None):
     """What a verdict says of one graded cell of the master.
 
@@ -372,8 +318,8 @@ class _Judge:
         except (jitted.NotTaken, RecursionError, ValueError, MemoryError) as error:
             return "failed", str(error)[:500], [], None
         try:
-            same = dataclasses.replace(check, cases=lambda rng, rung: cases(self.job.seed, check, rung))
-            results = [_withheld(r) for r in core.evaluate(same, None, self.rung(check), perform)]
+            rng = generator(self.job.seed, check.name)
+            results = [_withheld(r) for r in core.evaluate(check, rng, self.rung(check), perform)]
         except NotStarted as error:
             return "infrastructure_error", str(error), [], None
         for result in results:

@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import subprocess
+import sys
 
 import graded_class
 import pytest
@@ -273,6 +275,16 @@ def test_no_file_of_grades_is_written_while_any_wait(room, tmp_path, option):
     if option in ("--canvas", "--moodle"):
         assert "2 of 5 students have a score, out of 5 points" in written.output
         assert not any(name in text for name in ("cyd", "dan", "eve"))
+
+
+def test_a_reader_that_stops_costs_no_file(room, tmp_path):
+    """As in `autograder report ... | head -1`."""
+    options = ["--class", room.folder, "--partial", "--csv", tmp_path / "out.csv", "--audit", tmp_path / "audit.json"]
+    command = [sys.executable, "-B", "-m", "autograder.cli", "report", *map(str, options)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert "Traceback" not in process.stderr.read()
+    assert "ada" in (tmp_path / "out.csv").read_text() and "ada" in (tmp_path / "audit.json").read_text()
 
 
 # -- the audit trail ---------------------------------------------------------------------------------------------
