@@ -94,9 +94,9 @@ def new(
     classroom = Classroom.create(folder)
     for name in exercise.assignments():
         classroom.add(name, exercise.load_source(name), exercise.notebook_name(name))
+        out.print(f"{folder}: {name} released", highlight=False, soft_wrap=True)
     if people:
         people.fill(classroom)
-    out.print(f"{folder}: {', '.join(classroom.assignments())} released", highlight=False)
 
 
 @app.command(epilog="Exit codes: 0; 1 when one of them is released already (`--again` releases it anew).\n\n"
@@ -119,7 +119,9 @@ def add(
             _fail(f"{name} is released already, and {len(classroom.students(name))} have handed it in; --again releases it anew")
     for name in names:
         classroom.add(name, exercise.load_source(name), exercise.notebook_name(name))
-    out.print(f"{folder}: {', '.join(names)} released" if names else f"{folder} has every exercise", highlight=False)
+        out.print(f"{folder}: {name} released", highlight=False, soft_wrap=True)
+    if not names:
+        out.print(f"{folder} has every exercise", highlight=False, soft_wrap=True)
 
 
 @app.command(epilog="Exit codes: 0; 1 when there is no such exercise, or, with `--verify`, when any outcome differs from what the "

@@ -130,7 +130,20 @@ check("02.softmax", safe_softmax)
 # ## Part 2: one pass
 #
 # The softmax of part 1 reads its row three times: for the maximum, for the sum, for the division. Maximum and sum can be had
-# in one pass. Write `update(state, s)`, which takes the next few scores of a row into `(m, l)`.
+# in one pass. Here sixteen scores arrive in tiles of four. Step through them (space or the arrow keys, once the picture has the
+# focus), and watch what happens to `l` in a tile where the maximum moves. Its `o` is for part 3.
+
+# %%
+try:
+    from widgets import Stepper
+
+    stepper = Stepper(preset="random", tile=4)
+except ImportError:
+    stepper = "The stepper is part of the course's site: chapter 2, The online softmax."
+stepper
+
+# %% [markdown]
+# Write `update(state, s)`, which takes the next few scores of a row into `(m, l)`.
 #
 # ```text
 # state  m   float      largest score so far; -inf before the first tile
