@@ -315,7 +315,9 @@ _HONEST = "def step(n):\n    return np.zeros(8)"
     [
         (_HONEST, True),
         ("def step(n):\n    x = np.ones(n // 8)\n    del x\n    return np.zeros(8)", False),
-        (f"x = np.zeros({_N // 8})\ndef step(n):\n    x[:] = 1\n    return np.zeros(8)", False),
+        (f"x = np.ones({_N // 8})\ndef step(n):\n    x[:] = 2\n    return np.zeros(8)", False),
+        (f"import time\nx = [np.ones({_N // 8})]\ndef step(n):\n    x[0][:] = 2\n    time.sleep(0.3)\n    x.clear()\n"
+         "    return np.zeros(8)", False),
         ("def step(n):\n    with open('/dev/shm/x', 'wb') as f: f.write(bytes(n))\n    import os; os.remove('/dev/shm/x')\n"
          "    return np.zeros(8)", False),
         ("def step(n):\n    import os\n    f = os.memfd_create('x')\n    for _ in range(n >> 20): os.write(f, bytes(2**20))\n"
@@ -328,7 +330,7 @@ _HONEST = "def step(n):\n    return np.zeros(8)"
          "    answer = _perform(target, call, keep)\n    ready and ready()\n    done and done()\n    return answer\n"
          "autograder.perform = late\ndef step(n):\n    return np.ones(n // 8)[:8] * 0", False),
     ],
-    ids=["honest", "freed before it returns", "set up before the call", "spilt to tmpfs", "in a memfd", "in a child",
+    ids=["honest", "freed before it returns", "set up before the call", "set up before and freed", "spilt to tmpfs", "in a memfd", "in a child",
          "in a daemon", "before it says ready"],
 )  # fmt: skip
 def test_memory_is_measured_from_outside_wherever_it_is_hidden(graded, monkeypatch, solution, passes):

@@ -61,7 +61,7 @@ def reference(define):
 @pytest.mark.parametrize("assignment, name", [p for p in CHECKED if rung(CHECKS[p.values[1]]) is not None])
 def test_the_reference_passes(assignment, name, reference, release, checked):
     target = reference(assignment)[checked(release)[name][0]]
-    for seed in (PUBLIC_SEED, 1, 2, 3):
+    for seed in (PUBLIC_SEED, 1, 2, 3) if "memory" not in name else (PUBLIC_SEED,):  # memory does not depend on it
         found = list(results(name, target, seed))
         assert len(found) >= 2
         assert all(r.passed for r in found), [(seed, r.name, r.message) for r in found if not r.passed]
@@ -70,8 +70,8 @@ def test_the_reference_passes(assignment, name, reference, release, checked):
 
 
 @pytest.mark.parametrize("assignment, mutant", MUTANTS)
-@pytest.mark.parametrize("seed", [PUBLIC_SEED, 4])
-def test_a_mutant_fails_what_the_matrix_says(assignment, mutant, seed, release, define, checked):
+def test_a_mutant_fails_what_the_matrix_says(assignment, mutant, release, define, checked):
+    """With the public cases; with secret ones all of them are graded in tests/autograder/test_sample.py."""
     runs = exercise.runs(assignment)
     space = define(exercise.submission(assignment, mutant))
     edited = {cell for cell, _, _ in mutant.edits}
@@ -79,7 +79,7 @@ def test_a_mutant_fails_what_the_matrix_says(assignment, mutant, seed, release, 
     for name in here(assignment):
         if not runs[name] & edited:
             continue  # it is the reference's, and that one is tested as well
-        for r in results(name, space[checked(release)[name][0]], seed):
+        for r in results(name, space[checked(release)[name][0]], PUBLIC_SEED):
             assert r.passed is not None
             if not r.passed:
                 failed.add(name)
