@@ -106,9 +106,10 @@ def _mend_case(name, w, v, tile, **more):
 
 
 def _mend_tiles_cases(rng, rung):
-    # Small whole numbers, whose sums are exact in every type: what is lost by rounding is the other check's business.
+    # Small whole numbers, whose sums are exact in every type: what is lost by rounding is the other check's business. All above 0, so
+    # that every key counts.
     def case(name, n, tile):
-        w, v = (rng.integers(-4, 5, shape).astype(np.float64) for shape in ((_between(rng, 2, 6), n), (n, 8)))
+        w, v = (rng.integers(1, 9, shape).astype(np.float64) for shape in ((_between(rng, 2, 6), n), (n, 8)))
         return _mend_case(name, w, v, tile)
 
     tile, many = _between(rng, 8, 16), _between(rng, 3, 5)

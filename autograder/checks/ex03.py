@@ -222,13 +222,14 @@ def _rows_mistakes(s, v, tile_q, tile_k, exact, dtype=np.float64):
 def _relative(base, s, v, dtype):
     """(o, lse) from weights relative to `base` (..., n_q, 1), where these may all vanish: o is then 0 / 0, or what a guard makes of it.
 
-    Where they have nearly vanished, both are a matter of rounding: such numbers have fewer digits the smaller they are.
+    Where they nearly vanish, both are a matter of rounding: such numbers have fewer digits the smaller they are.
     """
     w = np.exp((s - base).astype(dtype))
     total = w.sum(-1, keepdims=True)
     o, lse = w @ v / total, base + np.log(total)
     faint = total < np.finfo(dtype).tiny
-    return {"o": np.ma.array(o, mask=np.broadcast_to(faint, o.shape)), "lse": np.ma.array(lse, mask=faint & (total > 0))[..., 0]}
+    edge = faint & ((s - base).max(-1, keepdims=True) > np.log(np.finfo(dtype).smallest_subnormal) - 10)
+    return {"o": np.ma.array(o, mask=np.broadcast_to(faint, o.shape)), "lse": np.ma.array(lse, mask=edge)[..., 0]}
 
 
 def _ratio(w, v):
@@ -370,12 +371,9 @@ def _step_masked_cases(rng, rung):
     )
     past = tile(_between(rng, 4, 12))
     n = _between(rng, 4, 9)
-    yield _step_case(
-        f"{n - 1} of {n} scores are -inf, the maximum moves",
-        *past,
-        *masked(n, 1, past[0].max() + 6),
-        may_write=True,
-    )
+    s, v = masked(n, 1)
+    s[s > -np.inf] = past[0].max() + rng.uniform(2, 10)
+    yield _step_case(f"{n - 1} of {n} scores are -inf, the maximum moves", *past, s, v, may_write=True)
     n = _between(rng, 4, 9)
     yield _step_case(
         f"all {n} scores are -inf, after an ordinary tile",
