@@ -398,9 +398,14 @@ def _write_answer(folder, answer):
         "seconds": answer.seconds,
         "speed": answer.speed,
     }
-    partial = folder / "answer.part"
-    partial.write_text(json.dumps(body))
-    partial.rename(folder / "answer.json")  # the judge sees a whole answer or none
+    _put(folder, "answer.json", json.dumps(body))
+
+
+def _put(folder, name, text):
+    """Write a file that the judge waits for: it sees the whole of it or nothing."""
+    partial = folder / f"{name}.part"
+    partial.write_text(text)
+    partial.rename(folder / name)
 
 
 def _handshake(request, answers, word, reply):
@@ -436,7 +441,7 @@ def _answer(folders, find=None):
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         _respond(request, answers, find)
-        return (answers / "ended").write_text("0")
+        return _put(answers, "ended", "0")
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
@@ -449,7 +454,7 @@ def _answer(folders, find=None):
             _respond(request, answers, find)
         finally:
             os._exit(0)
-    (answers / "ended").write_text(str(os.waitpid(pid, 0)[1]))
+    _put(answers, "ended", str(os.waitpid(pid, 0)[1]))
 
 
 def _drive(folder):

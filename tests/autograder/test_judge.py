@@ -472,6 +472,25 @@ def test_many_kinds_of_wrong_answers_each_cost_their_check_and_say_why(graded, m
         assert cell["status"] == "failed" and re.search(words, cell["cases"][0]["message"]), (name, cell["cases"][0])
 
 
+_SLOW_ENDING = """
+import ctypes, pathlib, time
+write = pathlib.Path.write_text
+def slowly(path, text):
+    path.touch()
+    time.sleep(0.3)
+    return write(path, text)
+pathlib.Path.write_text = slowly
+def step(state, tile):
+    ctypes.string_at(0)
+"""
+
+
+def test_how_a_call_ended_is_read_only_when_all_of_it_is_written(graded):
+    """On a busy machine the grader looks in between, and a crash read as "exit code 0"."""
+    verdict, _ = graded(_SLOW_ENDING)
+    assert "signal 11" in verdict["cells"]["check-03-step"]["cases"][0]["message"]
+
+
 _FLOODS = {
     "one message": "display({'text/plain': 'x' * 300_000_000}, raw=True)",
     "a message without end": "for _ in range(3000): raw.send(bytes(10**6), zmq.SNDMORE, copy=False)",
