@@ -41,6 +41,13 @@ def _fail(message, code=FAILED):
     raise typer.Exit(code)
 
 
+def _write(path, text):
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        _fail(f"{path} can't be written: {error.strerror}")
+
+
 @app.command(epilog="Exit codes: 0 all well; 1 something is missing; 3 no sandbox can be had here, or none that can use the GPU.\n\n"
                     "Example: `autograder doctor`, `autograder doctor --sandbox` (only that, quietly).")  # fmt: skip
 def doctor(sandbox: Annotated[bool, typer.Option("--sandbox", help="Try the sandbox only.")] = False):
@@ -268,7 +275,7 @@ def report(
         ]
     files = [(path, text) for path, text in files if path]
     for path, text in files:  # before anything is printed: whoever reads that may stop reading, as `head` does
-        path.write_text(text(), encoding="utf-8")
+        _write(path, text())
     for name, entries in found.items():
         if not entries:
             out.print(f"{name}: nothing was handed in", highlight=False)
@@ -315,7 +322,7 @@ def leaderboard(
     if hidden and not anonymous:
         typer.echo(f"{hidden} more were measured and did not opt in ({leaderboards.OPT_IN}); --anonymous shows them without names")
     if html:
-        html.write_text(leaderboards.as_html(assignment, boards), encoding="utf-8")
+        _write(html, leaderboards.as_html(assignment, boards))
         typer.echo(f"wrote {html}")
 
 

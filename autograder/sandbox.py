@@ -147,7 +147,7 @@ def view():
     # Before the binds: this Python may itself live below /tmp.
     arguments = ["--size", str(TMPFS_BYTES), "--tmpfs", "/tmp", "--size", str(TMPFS_BYTES), "--tmpfs", "/dev/shm"]
     arguments += ["--dir", "/tmp/home"]
-    for path in _existing("/usr", "/lib", "/lib64", "/bin", "/sbin", "/opt/nvidia"):
+    for path in _existing("/usr", "/lib", "/lib64", "/bin", "/sbin"):
         if os.path.islink(path):
             arguments += ["--symlink", os.readlink(path), path]
         else:

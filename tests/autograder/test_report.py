@@ -277,6 +277,13 @@ def test_no_file_of_grades_is_written_while_any_wait(room, tmp_path, option):
         assert not any(name in text for name in ("cyd", "dan", "eve"))
 
 
+@pytest.mark.parametrize("option", ["--csv", "--json", "--canvas", "--moodle", "--audit"])
+@pytest.mark.parametrize("place", ["none/out", "."], ids=["no such folder", "a folder"])
+def test_a_place_that_cannot_be_written_is_named(room, tmp_path, option, place):
+    failed = run("report", "--class", room.folder, "--partial", option, tmp_path / place)
+    assert failed.exit_code == cli.FAILED and f"{tmp_path / place} can't be written" in failed.output
+
+
 def test_a_reader_that_stops_costs_no_file(room, tmp_path):
     """As in `autograder report ... | head -1`."""
     options = ["--class", room.folder, "--partial", "--csv", tmp_path / "out.csv", "--audit", tmp_path / "audit.json"]
