@@ -133,10 +133,12 @@ class Parent:
         """
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
+            # Before the reply: it closes its streams right after it has replied, and that may be between two looks of ours.
+            closed = not os.path.exists(f"/proc/{pid}/fd/0")
             try:
                 return tuple(map(int, Path(reply).read_text().split()))
             except FileNotFoundError:
-                if not os.path.exists(f"/proc/{pid}/fd/0"):  # it ended, or it is a zombie
+                if closed:
                     break
                 time.sleep(0.005)
         raise OSError("no process was forked into the sandbox")

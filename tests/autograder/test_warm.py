@@ -180,6 +180,20 @@ def test_what_the_program_prints_and_how_it_ends_come_out(parent):
     assert code == 1 and err.rstrip().endswith("ValueError: so")
 
 
+def test_a_reply_that_comes_between_two_looks_is_not_missed(parent, monkeypatch):
+    """Its sender closes its streams at once, and was taken for one that had ended without a reply."""
+    exists = os.path.exists
+
+    def exists_until_closed(path):
+        deadline = time.monotonic() + 60
+        while str(path).endswith("/fd/0") and exists(path) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return exists(path)
+
+    monkeypatch.setattr(os.path, "exists", exists_until_closed)
+    assert run(parent, "print(1)") == (0, "1\n", "")
+
+
 DAEMON = "import os, time\nif os.fork() == 0: os.setsid()\nprint('up', flush=True)\ntime.sleep(600)"
 
 
