@@ -176,21 +176,24 @@ def enter(address, reply, *request):
     """Have the parent at `address` fork into a sandbox with our standard streams.
 
     Args:
-        reply: where to write the pids of bubblewrap and of the forked process.
+        reply: where to write the pids of bubblewrap and of the forked process, or why there are none.
         request: how many of the words after it are bubblewrap and its options, and these; then the arguments of Python.
 
     Returns:
         the exit code of the forked process.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.connect(address)
-        socket.send_fds(connection, ["\0".join(request).encode()], [0, 1, 2])
-        pids = connection.recv(100)
-        if not pids:
-            return 1
+        try:
+            connection.connect(address)
+            socket.send_fds(connection, ["\0".join(request).encode()], [0, 1, 2])
+            said = connection.recv(100) or b"the parent's fork ended before it was inside"
+        except OSError as error:
+            said = str(error).encode()
         with open(reply + ".part", "wb") as file:
-            file.write(pids)
+            file.write(said)
         os.rename(reply + ".part", reply)
+        if not said[:1].isdigit():
+            return 1
         for fd in (0, 1, 2):
             os.close(fd)
         return int(connection.recv(100) or 1)

@@ -121,7 +121,7 @@ class Parent:
 
         Args:
             walls: bubblewrap and its options, with what comes before it.
-            reply: a path at which `entered` will find the pids.
+            reply: a path at which `entered` will find the pids, or why there are none.
         """
         return [sys.executable, "-I", "-S", str(PROGRAM), "enter", self._address, str(reply), str(len(walls)), *walls, *argv[1:]]
 
@@ -136,12 +136,15 @@ class Parent:
             # Before the reply: it closes its streams right after it has replied, and that may be between two looks of ours.
             closed = not os.path.exists(f"/proc/{pid}/fd/0")
             try:
-                return tuple(map(int, Path(reply).read_text().split()))
+                said = Path(reply).read_text()
             except FileNotFoundError:
-                if closed:
-                    break
-                time.sleep(0.005)
-        raise OSError("no process was forked into the sandbox")
+                said = ""
+            if said[:1].isdigit():
+                return tuple(map(int, said.split()))
+            if said or closed:
+                break
+            time.sleep(0.005)
+        raise OSError(f"no process was forked into the sandbox: {said or 'nothing says why'}")
 
 
 def _end(process, folder, lock):

@@ -194,6 +194,19 @@ def test_a_reply_that_comes_between_two_looks_is_not_missed(parent, monkeypatch)
     assert run(parent, "print(1)") == (0, "1\n", "")
 
 
+@pytest.mark.parametrize("cause", ["the walls fall", "no parent listens", "our side ends"])
+def test_where_nothing_is_forked_the_message_says_why(parent, monkeypatch, cause):
+    said = {"the walls fall": "the parent's fork ended", "no parent listens": "No such file", "our side ends": "nothing says why"}
+    if cause == "the walls fall":
+        monkeypatch.setattr(Sandbox, "command", lambda box, argv: parent.command(["false"], argv, box._folder / "entered"))
+    elif cause == "no parent listens":
+        monkeypatch.setattr(parent, "_address", parent._address + ".gone")
+    else:
+        monkeypatch.setattr(Sandbox, "command", lambda *_: ["false"])
+    with Sandbox(parent=parent) as box, pytest.raises(OSError, match=f"no process was forked into the sandbox: .*{said[cause]}"):
+        box.start([sys.executable, "-c", ""], stdin=subprocess.DEVNULL).wait()
+
+
 DAEMON = "import os, time\nif os.fork() == 0: os.setsid()\nprint('up', flush=True)\ntime.sleep(600)"
 
 
