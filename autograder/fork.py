@@ -40,6 +40,7 @@ def serve(listener):
         with contextlib.suppress(ImportError):  # what is not installed, or not in this version, no submission can import either
             __import__(name)
     listener = socket.socket(fileno=listener)
+    listener.set_inheritable(False)  # else what holds a sandbox open has it, and from there a submission can take it
     me = os.getpid()
     if len(os.listdir("/proc/self/task")) > 1:
         sys.exit("the imports started threads, which a fork would not have")
@@ -71,6 +72,8 @@ def _enter_sandbox(connection):
     import resource
 
     message, streams, _, _ = socket.recv_fds(connection, 2**20, 3)
+    for stream in streams:
+        os.set_inheritable(stream, False)  # they are for the forked process alone
     count, *words = message.decode().split("\0")
     walls, argv = words[: int(count)], words[int(count) :]
     # The sandbox itself, held open by a process that ends when we do.

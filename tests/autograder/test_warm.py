@@ -75,6 +75,23 @@ def test_inside_everything_is_as_bubblewrap_makes_it(parent):
         assert facts["namespaces"][name] != os.readlink(f"/proc/self/ns/{name}")
 
 
+OTHERS = """
+import os
+for pid in os.listdir("/proc"):
+    if pid.isdigit() and int(pid) != os.getpid():
+        print(open(f"/proc/{pid}/comm").read().strip(), *[os.readlink(f"/proc/{pid}/fd/{fd}").split(":")[0] for fd in os.listdir(f"/proc/{pid}/fd")])
+"""
+
+
+def test_what_holds_a_sandbox_open_has_nothing_of_the_parents_to_take(parent):
+    """Code inside can take the files of any process there (`pidfd_getfd`): the parent's socket would be every later submission."""
+    code, out, err = run(parent, OTHERS)
+    others = {name: sorted(files) for name, *files in map(str.split, out.splitlines())}
+    assert (code, set(others)) == (0, {"bwrap", "cat"}), err
+    assert others["cat"] == ["/dev/null", "pipe", "pipe"]
+    assert not [file for file in others["bwrap"] if file.startswith("socket")]
+
+
 # One line of the program each, left out or changed, and what the comparison must then find.
 MUTANTS = {
     "capabilities kept": ("    _drop_capabilities()\n", "", "status"),
