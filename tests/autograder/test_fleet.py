@@ -25,9 +25,16 @@ SOURCE = master("### BEGIN SOLUTION\n" + STEP + "### END SOLUTION")
 
 
 @pytest.fixture(scope="module")
-def client():
+def cluster():
     with fleet.local(submissions=100, workers=2) as client:
         yield client
+
+
+@pytest.fixture
+def client(cluster):
+    """With both workers, also after a test that has killed one."""
+    cluster.wait_for_workers(2, timeout=120)
+    return cluster
 
 
 def statuses(verdict):

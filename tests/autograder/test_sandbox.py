@@ -125,7 +125,7 @@ def test_leaving_ends_every_process_even_a_daemon():
         pids = [p.pid for p in box.processes()]
     assert len(pids) >= 3
     deadline = time.monotonic() + 10
-    alive = lambda: [p for p in pids if psutil.pid_exists(p) and psutil.Process(p).status() != "zombie"]  # noqa: E731
+    alive = lambda: [p.pid for p in psutil.process_iter(["status"]) if p.pid in pids and p.info["status"] != "zombie"]  # noqa: E731
     while alive() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert alive() == []
