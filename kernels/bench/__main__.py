@@ -93,7 +93,7 @@ def forward(peers):
             q, k, v = dense_inputs(head_dim, length)
             for causal in (False, True):
                 exact = exact_head(q[HEAD], k[HEAD], v[HEAD], causal)
-                for who, prepare in peers.DENSE.items():
+                for who, prepare in peers.FORWARD.items():
                     if who in peers.COMPILED + peers.QUADRATIC and length != 8_192:
                         continue
                     row = measured(prepare, (q, k, v, causal), exact, HEAD, median_ms)

@@ -10,12 +10,32 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from kernels.triton import forward, hopper, host
 from kernels.triton.attention import flash_attention
 from kernels.triton.decode import paged_attention
 
 
 def ours(q, k, v, causal):
     return lambda: flash_attention(q, k, v, causal=causal)[0]
+
+
+def ours_in_triton(q, k, v, causal):
+    """What `flash_attention` would run if it had no other kernel for this card."""
+    options = host.check_options(
+        q, k.shape[2], causal=causal, window=None, scale=None, score_mod=None, aux=None, q_lens=None, kv_lens=None,
+        packed=False,
+    )  # fmt: skip
+    if not hopper.fits(q, k, v, options):
+        raise NotImplementedError("ours is in Triton here")
+    tiles = host.forward_tiles(q, k, v)
+
+    def call():
+        o = torch.empty_like(q)
+        lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+        forward.launch(q, k, v, o, lse, options, tiles)
+        return o
+
+    return call
 
 
 def sdpa(backend):
@@ -73,6 +93,7 @@ DENSE = {
     "plain formula": plain,
     "FlashAttention-4": fa4,
 }
+FORWARD = {"ours": ours, "ours in Triton": ours_in_triton} | DENSE
 COMPILED = ("FlexAttention",)  # many seconds a shape
 QUADRATIC = ("plain formula",)
 

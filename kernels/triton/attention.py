@@ -4,7 +4,7 @@ import torch
 
 from kernels.reference.arguments import check_dense_shapes, check_packed_shapes
 
-from . import backward, forward, host
+from . import backward, forward, hopper, host
 
 
 def flash_attention(
@@ -121,6 +121,8 @@ class Attention(torch.autograd.Function):
         if views is None:
             o.zero_()
             lse.fill_(float("-inf"))
+        elif hopper.fits(*views[:3], options):
+            hopper.launch(*views, options)
         else:
             forward.launch(*views, options, host.forward_tiles(*views[:3], options.score_mod))
         ctx.save_for_backward(q, k, v, o, lse)

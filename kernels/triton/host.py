@@ -291,6 +291,10 @@ def boxes(x, rows, options):
     return TensorDescriptor(x, list(shape), [*strides[:3], 1], [1, 1, rows, padded(x.shape[3])])
 
 
+def is_hopper(device):
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
+
+
 def has_boxes(device):
     return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (9, 0)
 

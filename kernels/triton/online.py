@@ -36,19 +36,27 @@ def scores(
 def softmax_step(m, l, o, s, b_v, factor):
     """Take in one tile of scores factor * s (M, N), -inf where masked, and values b_v (N, DV); return the state.
 
-    m, l: (M,) float32; o: (M, DV) float32; factor > 0. A row that has seen no key keeps m = -inf, and its shift
-    is 0, for -inf - (-inf) is NaN.
+    m, l: (M,) float32; o: (M, DV) float32; factor > 0.
+    """
+    m, l, p, correction = weights(m, l, s, factor)
+    o = o * correction[:, None]
+    # "ieee": a float32 product is done in float32, not in TF32.
+    # It changes nothing for float16 and bfloat16.
+    o = tl.dot(p.to(b_v.dtype), b_v, o, input_precision="ieee")
+    return m, l, o
+
+
+@triton.jit
+def weights(m, l, s, factor):
+    """The step without its product: (m, l, weights p of this tile (M, N), what o so far is to be multiplied by).
+
+    A row that has seen no key keeps m = -inf, and its shift is 0, for -inf - (-inf) is NaN.
     """
     m_new = tl.maximum(m, tl.max(s, 1) * factor)
     shift = tl.where(m_new == float("-inf"), 0.0, m_new)
     correction = tl.exp2(m - shift)
     p = tl.exp2(s * factor - shift[:, None])  # one fused multiply-add a score
-    l = l * correction + tl.sum(p, 1)
-    o = o * correction[:, None]
-    # "ieee": a float32 product is done in float32, not in TF32.
-    # It changes nothing for float16 and bfloat16.
-    o = tl.dot(p.to(b_v.dtype), b_v, o, input_precision="ieee")
-    return m_new, l, o
+    return m_new, l * correction + tl.sum(p, 1), p, correction
 
 
 @triton.jit

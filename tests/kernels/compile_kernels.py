@@ -68,6 +68,7 @@ def compile_for(capability, calls):
     host.runs_on = lambda kernel, device: True
     host.shared_memory = lambda device: CARDS[capability]
     host.converts_fp8 = lambda device: capability >= 89
+    host.is_hopper = lambda device: capability == 90
     host.has_boxes = host.starts_early = lambda device: capability >= 90
     host.multiprocessors = lambda device: 80
     try:
@@ -137,7 +138,7 @@ FEW = {
     80: [decoding(128, cache=host.FP8, k_descale=0.5, splits=2)],
     86: [dense(128, causal=True)],
     89: [decoding(64)],
-    90: [dense(128, causal=True, window=100, backward=False)],
+    90: [dense(128, causal=True, window=100, backward=False), dense(128, causal=True, backward=False)],
 }
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MANY = [

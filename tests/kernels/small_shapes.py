@@ -25,7 +25,7 @@ def random(*shape, dtype=torch.float16):
 
 def main():
     torch.manual_seed(0)
-    for dtype, dim, v_dim in ((torch.float16, 64, 64), (torch.float32, 33, 7)):
+    for dtype, dim, v_dim in ((torch.float16, 64, 64), (torch.bfloat16, 128, 128), (torch.float32, 33, 7)):
         q, k, v = (
             random(2, 4, 131, dim, dtype=dtype),
             random(2, 2, 197, dim, dtype=dtype),
