@@ -118,6 +118,8 @@ def speed(rows, ceiling=None):
             token, marker, dash = "muted", *next(others)
             if who == "ours":
                 token, marker, dash = "current", "o", "-"
+            elif who.startswith("ours"):
+                token, marker, dash = "current", "o", "--"
             elif who.startswith("plain"):
                 token, marker, dash = "danger", "s", "-"
             points.sort()

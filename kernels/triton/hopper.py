@@ -112,7 +112,8 @@ def compute(memory, out, work, q_len, kv_len, scale, part: gl.constexpr, CAUSAL:
     m, l, p, correction = weights(m, l, s, factor)
     p = gl.convert_layout(p.to(slots.dtype), WEIGHTS, assert_trivial=True)
 
-    # Tiles that cross the diagonal, tiles that every row sees whole, and one that begins before the first key.
+    # More tiles that cross the diagonal (none while a tile has as many keys as a program has rows, since they are counted
+    # from the last visible key), tiles that every row sees whole, and one that begins before the first key.
     crossing = gl.minimum(gl.maximum((end - full_end + KEYS - 1) // KEYS, 1), tiles)
     bounds = (1, crossing, gl.maximum(end // KEYS, crossing), tiles)
     for phase in gl.static_range(3):
