@@ -307,8 +307,8 @@ class _Meter:
 
     It runs from before the call is asked for until its answer is there; "ready" and "done", at which an honest call waits,
     only make sure that one as short as a blink is seen. Counted: growth of each process's high-water mark (`VmHWM`) beyond what a
-    fork starts with and the libraries' pages that it looks at, pages that the forked child wrote to (`Private_Dirty`: memory that was set up before the fork and is used as scratch), and what was
-    put into the tmpfs and into anonymous files. For tensors on a GPU instead what NVML says of these processes: from "ready"
+    fork starts with and the libraries' pages that it looks at, pages that the forked child wrote to (`Private_Dirty`: memory that was set up before the fork and is used as scratch), and what is
+    in the tmpfs and in anonymous files, or was written to any file until "done" (a file may be gone between two readings). For tensors on a GPU instead what NVML says of these processes: from "ready"
     on, when the CUDA context and the inputs are there, but never leaving out more than such a context takes. Where NVML tells
     nothing of these processes (WSL, some containers) there is no peak, and a person must look: 0 would pass.
     """
@@ -320,6 +320,7 @@ class _Meter:
         self._told = False
         self._gpu = _nvml() if tensors and process.sandbox.gpu else None
         self._start = self._read(reset=True)
+        self._wrote = 0
         self._files_seen = {}  # pid -> bytes of files that it had mapped at most
         self._ready = 0
         self._let = set()
@@ -333,12 +334,14 @@ class _Meter:
         """Called again and again until the answer is there."""
         sandbox = self.process.sandbox
         said = [word for word in ("ready", "done") if word not in self._let and sandbox.look(self.number, word, 0) is not None]
-        high, dirty, files, gpu = self._read(bool(said))
+        high, dirty, files, gpu, wrote = self._read(bool(said))
         grown = sum(max(self._grown(pid, *sizes), 0) for pid, sizes in high.items())
         written = sum(max(size - self._start[1].get(pid, 0), 0) for pid, size in dirty.items())
         if "ready" in said:
             self._ready = gpu
-        now = max(grown, written) + max(files - self._start[2], 0)
+        if "done" not in self._let:  # after it comes the answer, and that is no scratch
+            self._wrote = max(self._wrote, sum(max(size - self._start[4].get(pid, 0), 0) for pid, size in wrote.items()))
+        now = max(grown, written) + max(files - self._start[2], self._wrote)
         if self._gpu:
             base = min(self._ready, self._start[3] + _CUDA_CONTEXT)
             now = max(gpu - base, 0) if self._ready else 0
@@ -359,7 +362,7 @@ class _Meter:
         return size - (whole - of_files) - min(self._files_seen[pid], of_files)
 
     def _read(self, exactly=True, reset=False):
-        high, files, faults = {}, 0, 0
+        high, wrote, files, faults = {}, {}, 0, 0
         pids = self.process.sandbox.pids()
         for pid in pids:
             with contextlib.suppress(OSError, ValueError):
@@ -371,6 +374,7 @@ class _Meter:
                 # Of its own and of the children that it has waited for, minor and major ones.
                 faults += sum(map(int, (root / "stat").read_text().rpartition(")")[2].split()[7:11]))
                 files += anonymous_bytes(pid)
+                wrote[pid] = _field((root / "io").read_text(), "wchar", 1)  # last: not every kernel counts it
         # What was written to takes long to count. A page that was shared since a fork becomes a process's own by a fault, so as long
         # as there were few, and the processes are the same, there is nothing to count.
         if exactly or set(high) != set(self._dirty) or not 0 <= faults - self._faults <= _FEW_FAULTS:
@@ -379,7 +383,7 @@ class _Meter:
                 with contextlib.suppress(OSError, ValueError):
                     self._dirty[pid] = _field(Path(f"/proc/{pid}/smaps_rollup").read_text(), "Private_Dirty")
         files += self._tmpfs()
-        return high, self._dirty, files, self._gpu(pids) if self._gpu else 0
+        return high, self._dirty, files, self._gpu(pids) if self._gpu else 0, wrote
 
     def _tmpfs(self):
         used = 0
@@ -390,10 +394,10 @@ class _Meter:
         return used
 
 
-def _field(text, name):
+def _field(text, name, unit=1024):
     for line in text.splitlines():
         if line.startswith(name + ":"):
-            return int(line.split()[1]) * 1024
+            return int(line.split()[1]) * unit
     raise ValueError(name)
 
 

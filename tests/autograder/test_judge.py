@@ -7,6 +7,7 @@ import os
 import re
 import tempfile
 import threading
+import time
 import types
 
 import nbformat
@@ -339,6 +340,38 @@ def test_memory_is_measured_from_outside_wherever_it_is_hidden(graded, monkeypat
     cell = verdict["cells"]["check-03-masked"]
     assert cell["status"] == ("passed" if passes else "failed"), cell["cases"]
     assert cell["cases"][0]["peak_bytes"] < 16 * 2**20 if passes else cell["cases"][0]["peak_bytes"] > _N // 2
+
+
+@pytest.mark.parametrize(
+    "solution",
+    [
+        "def step(n):\n    with open('/tmp/x', 'wb') as f:\n        for _ in range(n >> 20): f.write(bytes(2**20))\n"
+        "    import os; os.remove('/tmp/x')\n    return np.zeros(8)",
+        "import os\ndef step(n):\n    if (r := os.fork()) == 0:\n        with open('/dev/shm/x', 'wb') as f: f.write(bytes(n))\n"
+        "        os.remove('/dev/shm/x')\n        os._exit(0)\n    os.waitpid(r, 0)\n    return np.zeros(8)",
+    ],
+    ids=["by the function", "by a child"],
+)
+def test_a_file_that_is_gone_before_anybody_looks_counts(graded, monkeypatch, solution):
+    monkeypatch.setattr(executor._Meter, "_tmpfs", lambda self: 0)
+    cases = [core.Case("c", (_N,), {"o": np.zeros(8)}, {"o": 0.1}, limit_bytes=_N // 2, size=_N)]
+    verdict, _ = graded(solution, master_notebook=_with(monkeypatch, _check("x.memory", lambda rng, rung: cases)))
+    assert verdict["cells"]["check-03-masked"]["cases"][0]["peak_bytes"] >= _N
+
+
+def test_the_answer_is_no_scratch_file(graded, monkeypatch):
+    step, wrote = executor._Meter.step, []
+
+    def late(meter):
+        if "done" in meter._let:
+            time.sleep(0.5)  # so long that the answer is written
+        step(meter)
+        wrote.append(meter._wrote)
+
+    monkeypatch.setattr(executor._Meter, "step", late)
+    cases = [core.Case("c", (_N,), {"o": np.zeros(2**20)}, {"o": 0.1}, limit_bytes=_N, size=_N)]
+    graded("def step(n):\n    return np.zeros(2**20)", master_notebook=_with(monkeypatch, _check("x.memory", lambda rng, rung: cases)))
+    assert wrote and max(wrote) < 2**20
 
 
 _LOOKS_AT_FILES = """
