@@ -96,6 +96,8 @@ def forward(peers):
                 for who, prepare in peers.FORWARD.items():
                     if who in peers.COMPILED + peers.QUADRATIC and length != 8_192:
                         continue
+                    if who in peers.AT_128 and head_dim != 128:
+                        continue
                     row = measured(prepare, (q, k, v, causal), exact, HEAD, median_ms)
                     if "ms" in row:
                         row["tflops"] = dense_flops(head_dim, length, causal) / row["ms"] / 1e9

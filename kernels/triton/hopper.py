@@ -192,7 +192,7 @@ def fits(q, k, v, options):
         and options.kv_lens is None
         and host.folds_scale(options, None)
         and host.is_hopper(q.device)
-        and None not in [host.boxes(x, 1, options) for x in (q, k, v)]
+        and None not in [host.box_axes(x, options) for x in (q, k, v)]
     )
 
 
@@ -212,7 +212,6 @@ def launch(q, k, v, o, lse, options):
 
 def boxes(x, rows, options):
     """`host.boxes` for Gluon, which wants to know how a box lies in shared memory."""
-    box = host.boxes(x, rows, options)
-    dtype = gl.float16 if x.dtype == torch.float16 else gl.bfloat16
-    layout = gl.NVMMASharedLayout.get_default_for(box.block_shape, dtype)
-    return TensorDescriptor(x, box.shape, box.strides, box.block_shape, layout)
+    block = [1, 1, rows, DIM.value]
+    layout = gl.NVMMASharedLayout.get_default_for(block, gl.float16 if x.dtype == torch.float16 else gl.bfloat16)
+    return TensorDescriptor(x, *host.box_axes(x, options), block, layout)

@@ -281,6 +281,12 @@ def boxes(x, rows, options):
 
     One thread asks for a whole tile, and no other has addresses to compute. What of a box lies outside of x is 0.
     """
+    axes = box_axes(x, options)
+    return axes and TensorDescriptor(x, *axes, [1, 1, rows, padded(x.shape[3])])
+
+
+def box_axes(x, options):
+    """(shape, strides) of x for `boxes`, or None."""
     if x.element_size() != 2 or options.score_mod is not None or not has_boxes(x.device) or not aligned(x):
         return None
     shape = (1, *x.shape[1:]) if options.packed else x.shape
@@ -288,7 +294,7 @@ def boxes(x, rows, options):
     strides = [stride if size > 1 else 16 for size, stride in zip(shape, x.stride(), strict=True)]
     if 0 in shape or min(strides) <= 0:
         return None
-    return TensorDescriptor(x, list(shape), [*strides[:3], 1], [1, 1, rows, padded(x.shape[3])])
+    return list(shape), [*strides[:3], 1]
 
 
 def is_hopper(device):
